@@ -84,6 +84,9 @@ for tool in zsh fish; do
   command -v "$tool" >/dev/null || packages+=("$tool")
 done
 has_postgres || packages+=(postgresql)
+# The SQL for fences is tried on a real server, and fences pass through JavaScript's numbers.
+command -v mariadbd >/dev/null || [[ -x /usr/sbin/mariadbd ]] || packages+=(mariadb-server)
+command -v node >/dev/null || packages+=(nodejs)
 # The dashboard is tested in a real browser.
 command -v chromium >/dev/null || packages+=(chromium)
 command -v pgbouncer >/dev/null || [[ -x /usr/sbin/pgbouncer ]] || packages+=(pgbouncer)

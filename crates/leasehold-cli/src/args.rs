@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Serve(Box<crate::serve::Serve>),
     /// Create access tokens for the lock server.
     Token(crate::token::Token),
+    Fences(crate::fences::Fences),
     /// Test a store under faults, and check that it kept its promises.
     Torture(Box<crate::torture::Torture>),
     /// List the stores this build can open, and what each can do.

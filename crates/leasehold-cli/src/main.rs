@@ -14,6 +14,7 @@ mod doctor;
 mod duration;
 mod elect;
 mod exit;
+mod fences;
 mod interrupt;
 mod lease;
 mod list;
@@ -73,6 +74,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Serve(args) => serve::run(*args).map(ExitCode::from),
         Command::Token(args) => report::answer(&token::run(&args)?).map(|()| Exit::Success.into()),
         Command::Torture(args) => torture::run(*args),
+        Command::Fences(args) => report::answer(&fences::run(&args)?).map(|()| Exit::Success.into()),
         Command::Stores(args) => report::answer(&stores::run(&args)?).map(|()| Exit::Success.into()),
     }
 }

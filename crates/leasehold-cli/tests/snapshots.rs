@@ -49,7 +49,7 @@ fn masked_line(text: &str) -> String {
     out
 }
 
-const COMMANDS: [&[&str]; 21] = [
+const COMMANDS: [&[&str]; 24] = [
     &[],
     &["run"],
     &["elect"],
@@ -68,6 +68,9 @@ const COMMANDS: [&[&str]; 21] = [
     &["serve"],
     &["token"],
     &["token", "create"],
+    &["fences"],
+    &["fences", "sql"],
+    &["fences", "redis"],
     &["torture"],
     &["torture", "check"],
     &["stores"],
@@ -96,6 +99,10 @@ fn errors_for_bad_input_are_as_kept() {
     let cases: &[&[&str]] = &[
         &[],
         &["frobnicate"],
+        &["fences", "sql"],
+        &["fences", "sql", "--dialect", "oracle"],
+        &["fences", "sql", "--dialect", "mysql", "--key", "id"],
+        &["fences", "sql", "--dialect", "mysql", "--table", "a b"],
         &["run"],
         &["run", "x"],
         &["run", "--ttl", "0", "x", "true"],

@@ -52,8 +52,8 @@ pub struct App {
     pub(crate) closing: Cancel,
     /// Background work holds a receiver of this, so the server can see when all of it has ended.
     background: watch::Sender<()>,
-    /// Keeps the thread alive on which the store's connections live.
-    _locks: Locks,
+    /// Keeps the thread alive on which the store's connections live, and knows who keeps marks.
+    pub(crate) locks: Locks,
 }
 
 impl App {
@@ -86,7 +86,7 @@ impl App {
             draining: Cancel::new(),
             closing: Cancel::new(),
             background: watch::Sender::new(()),
-            _locks: locks,
+            locks,
         }))
     }
 

@@ -29,7 +29,7 @@ use spans::Spans;
 type Labels = [(&'static str, &'static str); 1];
 
 /// Calls to the store that are measured.
-const STORE_OPS: [&str; 6] = ["acquire", "renew", "release", "revoke", "inspect", "sweep"];
+const STORE_OPS: [&str; 7] = ["acquire", "renew", "release", "revoke", "inspect", "sweep", "check_fence"];
 
 /// The metrics of one verb, kept at hand so that counting needs no lookup by label.
 struct Verb {

@@ -229,9 +229,14 @@ impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         let Some(uri) = self.uri.take() else { return };
         // A revoke goes on in a task, which logs it.
-        let logged = ["acquire", "renew", "release", "sweep"];
-        let verb = uri.path().rsplit('/').next().unwrap_or_default();
-        let Some(op) = logged.into_iter().find(|op| *op == verb) else { return };
+        let op = match uri.path().rsplit('/').next().unwrap_or_default() {
+            "acquire" => "acquire",
+            "renew" => "renew",
+            "release" => "release",
+            "check" => "check_fence",
+            "sweep" => "sweep",
+            _ => return,
+        };
         let mut operation = Operation::new(op);
         operation.name = extract::name(self.app, &uri).ok();
         let why = if std::thread::panicking() {

@@ -1,6 +1,7 @@
 //! Fencing tokens: one number per grant of a name, always higher than the last.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -27,6 +28,9 @@ impl Fence {
 
     /// One day in fence units: how far ahead of the store's clock a fence may be raised.
     pub(crate) const DAY: u64 = 24 * 3600 * 256_000;
+
+    /// How many digits a fence prints with.
+    const DIGITS: usize = 15;
 
     /// How long a name's counter is kept after the clock has passed it. A clock that steps back by less than this
     /// cannot make a fence fall.
@@ -104,6 +108,17 @@ impl fmt::Display for Fence {
     }
 }
 
+/// Reads a plain number, or 15 digits as `Display` prints them.
+impl FromStr for Fence {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let digits = (1..=Fence::DIGITS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| digits);
+        number.map(Fence).ok_or_else(|| Error::invalid("a fence is a number of 1 to 15 digits"))
+    }
+}
+
 impl From<Fence> for u64 {
     fn from(fence: Fence) -> u64 {
         fence.0
@@ -121,6 +136,18 @@ mod tests {
         for case in vectors["formatFence"].as_array().unwrap() {
             let number: u64 = case["n"].as_str().unwrap().parse().unwrap();
             assert_eq!(Fence::new(number).to_string(), case["fence"].as_str().unwrap());
+        }
+    }
+
+    #[test]
+    fn number_and_fifteen_digits_are_read_and_nothing_else() {
+        for number in [0, 7, 459_475_822_995_008, Fence::MAX.get()] {
+            let fence = Fence::new(number);
+            assert_eq!(number.to_string().parse::<Fence>().unwrap(), fence);
+            assert_eq!(fence.to_string().parse::<Fence>().unwrap(), fence);
+        }
+        for bad in ["", "-1", "+1", " 1", "1 ", "1.0", "1e3", "0x1", "0000000000000001", "\u{663}"] {
+            assert_eq!(bad.parse::<Fence>().unwrap_err().kind(), ErrorKind::InvalidArgument, "{bad:?}");
         }
     }
 

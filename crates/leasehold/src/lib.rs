@@ -36,6 +36,7 @@ pub mod interop;
 pub mod layers;
 mod lease;
 mod lease_id;
+mod marks;
 mod name;
 mod options;
 mod span;
@@ -60,12 +61,16 @@ pub use client::mutex::Mutex;
 pub use client::rwlock::RwLock;
 pub use client::semaphore::Semaphore;
 pub use coordination::election::{Election, Leader, Term};
+pub use coordination::fenced::Fenced;
+#[cfg(feature = "tower")]
+pub use coordination::fencing::{FENCING_TOKEN, Fencing, FencingLayer};
 pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
 pub use lease::Lease;
 pub use lease_id::LeaseId;
+pub use marks::{Checked, Marks, StaleFence, WriteFence};
 pub use name::{Name, digest_name};
 pub use options::{
     Backoff, Jitter, MAX_METADATA_BYTES, MAX_OWNER_BYTES, MIN_GUARD_TTL, MIN_TTL, OnReleaseError, Options,
@@ -77,6 +82,11 @@ pub use stores::{StoreInfo, stores};
 #[cfg(doctest)]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
+
+/// Compiles and runs the page about fencing.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/fencing.md")]
+struct FencingPage;
 
 /// Compiles and runs the first program of the start page.
 #[cfg(doctest)]

@@ -29,6 +29,7 @@ use crate::client::locks::{Locks, LocksBuilder};
 use crate::doctor::{Finding, Preview};
 use crate::error::{Error, ErrorKind, Result};
 use crate::layers::quorum;
+use crate::marks::Marks;
 
 /// A kind of store that this build can open; see [`stores`].
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +85,8 @@ pub(crate) struct Opened {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) identity: Option<String>,
     pub(crate) examiner: Examiner,
+    /// The same store as a keeper of marks, if it can be one.
+    pub(crate) marks: Option<Arc<dyn Marks>>,
 }
 
 impl Opened {
@@ -93,10 +96,28 @@ impl Opened {
         B: Backend,
         F: Future<Output = Result<Vec<Finding>>> + Send + 'static,
     {
+        Opened::of(Arc::new(backend), examine)
+    }
+
+    /// The same, for a store that also keeps marks.
+    fn marking<B, F>(backend: B, examine: impl Fn(Arc<B>) -> F + Send + Sync + 'static) -> Self
+    where
+        B: Backend + Marks,
+        F: Future<Output = Result<Vec<Finding>>> + Send + 'static,
+    {
         let backend = Arc::new(backend);
+        let marks: Arc<dyn Marks> = Arc::<B>::clone(&backend);
+        Opened { marks: Some(marks), ..Opened::of(backend, examine) }
+    }
+
+    fn of<B, F>(backend: Arc<B>, examine: impl Fn(Arc<B>) -> F + Send + Sync + 'static) -> Self
+    where
+        B: Backend,
+        F: Future<Output = Result<Vec<Finding>>> + Send + 'static,
+    {
         let examined = Arc::clone(&backend);
         let examiner = Examiner(Arc::new(move || Box::pin(examine(Arc::clone(&examined)))));
-        Opened { backend, identity: None, examiner }
+        Opened { backend, identity: None, examiner, marks: None }
     }
 }
 
@@ -153,7 +174,7 @@ const STORES: &[StoreRow] = &[
                     Box::pin(async move {
                         let path: PathBuf = Sqlite::path_of_url(rest(&url))?.into();
                         let examine = move |_| on_disk(&path, sqlite::findings::findings);
-                        Ok(Opened::new(Sqlite::connect(rest(&url)).await?, examine))
+                        Ok(Opened::marking(Sqlite::connect(rest(&url)).await?, examine))
                     })
                 },
                 preview: Some(|url| {
@@ -227,7 +248,7 @@ const STORES: &[StoreRow] = &[
                 open: |url| {
                     Box::pin(async move {
                         let examine = |postgres: Arc<Postgres>| async move { postgres.findings().await };
-                        Ok(Opened::new(Postgres::connect(&url).await?, examine))
+                        Ok(Opened::marking(Postgres::connect(&url).await?, examine))
                     })
                 },
                 preview: Some(|url| Box::pin(async move { Postgres::builder(&url)?.preview().await })),
@@ -263,7 +284,7 @@ const STORES: &[StoreRow] = &[
                 open: |url| {
                     Box::pin(async move {
                         let examine = |http: Arc<Http>| async move { http.findings().await };
-                        Ok(Opened::new(Http::connect(&url).await?, examine))
+                        Ok(Opened::marking(Http::connect(&url).await?, examine))
                     })
                 },
                 preview: None,
@@ -281,7 +302,7 @@ const REDIS: Option<Driver> = driver!(
                 let redis = Redis::connect(&url).await?;
                 let identity = Some(redis.run_id().to_owned()).filter(|id| !id.is_empty());
                 let examine = |redis: Arc<Redis>| async move { redis.findings().await };
-                Ok(Opened { identity, ..Opened::new(redis, examine) })
+                Ok(Opened { identity, ..Opened::marking(redis, examine) })
             })
         },
         preview: None,
@@ -291,7 +312,7 @@ const REDIS: Option<Driver> = driver!(
 fn memory(rest: &str) -> Result<Opened> {
     if rest.is_empty() {
         let reach = "locks hold between the clients of one store in one process, and no further";
-        return Ok(Opened::new(Memory::new(), move |_| async move { Ok(vec![Finding::note(reach)]) }));
+        return Ok(Opened::marking(Memory::new(), move |_| async move { Ok(vec![Finding::note(reach)]) }));
     }
     Err(Error::invalid(
         "memory: takes nothing after the colon; each connect is a new store, clones of a client share one",
@@ -467,6 +488,7 @@ impl Locks {
         let (opened, thread) = Locks::on_a_thread(open(url.to_owned())).await?;
         let mut builder = Locks::builder(opened.backend);
         (builder.examiner, builder.thread) = (Some(opened.examiner), Some(thread));
+        builder.marks = opened.marks;
         Ok(builder)
     }
 }

@@ -6,6 +6,7 @@
 //! `cargo test -p leasehold-server`.
 
 pub(crate) mod acquire;
+pub(crate) mod fences;
 pub(crate) mod findings;
 pub(crate) mod health;
 pub(crate) mod openapi;
@@ -59,6 +60,7 @@ pub(crate) fn routes(app: Arc<App>, figures: bool) -> Router {
         .route("/v1/locks/{name}/renew", post(renew::renew))
         .route("/v1/locks/{name}/release", post(release::release))
         .route("/v1/locks/{name}/revoke", post(revoke::revoke))
+        .route("/v1/fences/{resource}/check", post(fences::check))
         .route("/v1/renew", post(renew::renew_many))
         .route("/v1/sweep", post(revoke::sweep))
         .route("/v1/leases/lookup", post(show::lookup))
@@ -113,8 +115,11 @@ async fn no_route(State(_): State<Arc<App>>, uri: Uri) -> Response<Body> {
     if matches!(parts[..], ["", "v1", "locks", ""] | ["", "v1", "locks", "", _]) {
         return Refusal::bad("the lock name must not be empty").response();
     }
-    let detail = if matches!(parts[..], ["", "v1", "locks", _, _, ..]) {
-        "there is no such route; a slash in a lock name must be written as %2F; see /openapi.json"
+    if matches!(parts[..], ["", "v1", "fences", ""] | ["", "v1", "fences", "", _]) {
+        return Refusal::bad("the name of the resource must not be empty").response();
+    }
+    let detail = if matches!(parts[..], ["", "v1", "locks" | "fences", _, _, ..]) {
+        "there is no such route; a slash in a name must be written as %2F; see /openapi.json"
     } else {
         "there is no such route; see /openapi.json"
     };

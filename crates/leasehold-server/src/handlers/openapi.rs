@@ -56,6 +56,17 @@ mod paths {
         ))]
     fn revoke() {}
 
+    #[utoipa::path(post, path = "/v1/fences/{resource}/check", tag = "fences",
+        params(("resource" = String, Path, description = "The name of what is protected, percent-encoded as one segment")),
+        request_body = wire::CheckFence,
+        responses(
+            (status = 200, description = "No higher fence was seen; this one is remembered", body = wire::FenceCurrent),
+            (status = 409, description = "A higher fence was seen: this writer has lost its lock", body = wire::FenceStale, content_type = "application/problem+json"),
+            (status = "4XX", description = "Refused", body = wire::Problem, content_type = "application/problem+json"),
+            (status = "5XX", description = "The store failed; 501 if it keeps no fences", body = wire::Problem, content_type = "application/problem+json"),
+        ))]
+    fn check_fence() {}
+
     #[utoipa::path(get, path = "/v1/locks/{name}", tag = "looking",
         params(("name" = String, Path, description = "The lock's name")),
         responses(
@@ -221,6 +232,7 @@ impl Modify for Tokens {
         paths::renew,
         paths::release,
         paths::revoke,
+        paths::check_fence,
         paths::lock,
         paths::history,
         paths::list,

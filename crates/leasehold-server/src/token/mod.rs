@@ -25,7 +25,7 @@ pub(crate) use share::{Renewing, Share};
 pub enum Verb {
     /// Look at locks.
     Read,
-    /// Acquire, renew and release.
+    /// Acquire, renew and release, and check a fence.
     Acquire,
     /// Revoke, and sweep.
     Admin,

@@ -336,7 +336,7 @@ async fn no_name_owner_or_lease_id_is_a_label() {
     let mut known = vec![version.as_str(), "store=\"memory\""];
     known.extend(["result=\"success\"", "result=\"fail\"", "result=\"busy\""]);
     known.extend(["op=\"acquire\"", "op=\"renew\"", "op=\"release\""]);
-    known.extend(["op=\"revoke\"", "op=\"inspect\"", "op=\"sweep\""]);
+    known.extend(["op=\"revoke\"", "op=\"inspect\"", "op=\"sweep\"", "op=\"check_fence\""]);
     let others: Vec<_> = labels.iter().filter(|label| !label.starts_with("le=\"")).copied().collect();
     known.sort_unstable();
     assert_eq!(others, known);

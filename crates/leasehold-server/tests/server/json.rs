@@ -155,6 +155,10 @@ fn revoke() -> BoxedStrategy<Value> {
     object(vec![may("now", flag()), may("fencing_token", number())])
 }
 
+fn check_fence() -> BoxedStrategy<Value> {
+    object(vec![may("fencing_token", number())])
+}
+
 fn lease() -> Vec<Field> {
     vec![
         must("mode", mode()),
@@ -300,6 +304,7 @@ fn requests_round_trip_through_json_and_refuse_unknown_fields() {
     round_trips::<wire::Release>(&release(), true);
     round_trips::<wire::Lookup>(&lookup(), true);
     round_trips::<wire::Revoke>(&revoke(), true);
+    round_trips::<wire::CheckFence>(&check_fence(), true);
     round_trips::<wire::NoFields>(&Just(json!({})).boxed(), true);
 }
 
@@ -345,6 +350,12 @@ fn answers_round_trip_through_json_and_allow_new_fields() {
     let mut revoked = numbers(&["revoked"]);
     revoked.push(must("lock_name", text()));
     round_trips::<wire::Revoked>(&object(revoked), false);
+    let fence = || vec![must("current", flag()), must("resource", text()), must("fencing_token", number())];
+    round_trips::<wire::FenceCurrent>(&object(fence()), false);
+    let mut stale = fence();
+    stale.push(must("highest_fencing_token", number()));
+    stale.extend(problem_fields());
+    round_trips::<wire::FenceStale>(&object(stale), false);
 }
 
 /// The routes, with bodies that are nearly right for them.
@@ -354,6 +365,7 @@ fn routes() -> Vec<(&'static str, BoxedStrategy<Value>)> {
         ("/v1/locks/a/renew", renew(false)),
         ("/v1/locks/a/release", release()),
         ("/v1/locks/b/revoke", revoke()),
+        ("/v1/fences/a/check", check_fence()),
         ("/v1/renew", renew_many()),
         ("/v1/leases/lookup", lookup()),
         ("/v1/sweep", Just(json!({})).boxed()),

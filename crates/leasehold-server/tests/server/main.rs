@@ -6,6 +6,7 @@ mod api;
 mod bad_input;
 mod batch;
 mod draining;
+mod fences;
 mod figures;
 mod findings;
 mod gates;

@@ -121,6 +121,12 @@ fn routes(lease: &str) -> Vec<(&'static str, &'static str, &'static str, String)
     vec![
         ("post", "/v1/locks/a/acquire", "/v1/locks/{name}/acquire", take.to_string()),
         ("post", "/v1/locks/a/renew", "/v1/locks/{name}/renew", renew.to_string()),
+        (
+            "post",
+            "/v1/fences/a/check",
+            "/v1/fences/{resource}/check",
+            json!({"fencing_token": 7}).to_string(),
+        ),
         ("get", "/v1/locks/a", "/v1/locks/{name}", String::new()),
         ("get", "/v1/locks", "/v1/locks", String::new()),
         ("get", "/v1/locks/a/history", "/v1/locks/{name}/history", String::new()),
@@ -170,6 +176,10 @@ async fn well(document: &mut Document, server: &Server) {
             let busy = server.verb("a", "acquire", waiter.clone()).await;
             document.fits("post", template, 409, &busy);
             assert_eq!(busy.body["queue_place"], 0);
+        }
+        if template.starts_with("/v1/fences/") {
+            let stale = server.post(path, &json!({"fencing_token": 6}).to_string()).await;
+            document.fits("post", template, 409, &stale);
         }
         if template == "/v1/renew" {
             let statuses: Vec<_> =
@@ -251,6 +261,9 @@ async fn with_a_store_that_fails(document: &mut Document) {
         if template == "/v1/renew" {
             document.fits(method, template, 200, &answer);
             assert_eq!(answer.body["results"][0]["status"], 503);
+        } else if template.starts_with("/v1/fences/") {
+            // A backend that was not opened by its URL keeps no marks.
+            document.fits(method, template, 501, &answer);
         } else if !document.api["paths"][template][method]["responses"]["5XX"].is_null()
             && answer.status != 404
         {
@@ -304,6 +317,7 @@ async fn the_document_says_what_must_be_sent_and_its_examples_fit() {
         ("RenewMany", json!(["leases"])),
         ("Release", json!(["lease_id"])),
         ("Lookup", json!(["lease_id"])),
+        ("CheckFence", json!(["fencing_token"])),
     ] {
         assert_eq!(schemas[schema]["required"], fields, "{schema}");
     }

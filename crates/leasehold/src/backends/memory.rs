@@ -19,6 +19,7 @@ use crate::clock::{Clock, Moment, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
+use crate::marks::{Checked, Marks, WriteFence};
 use crate::name::Name;
 use crate::span;
 use crate::state::{Answer, Now, Op, State};
@@ -47,6 +48,8 @@ struct Inner {
     retention: Duration,
     /// Expired leases that no sweep has reported yet.
     expired: AtomicU64,
+    /// The highest fence that each resource has seen, by its stored form.
+    marks: Mutex<HashMap<Arc<str>, Fence>>,
 }
 
 #[derive(Default)]
@@ -94,7 +97,8 @@ impl Memory {
     fn build(clock: Arc<dyn Clock>, retention: Duration) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (hasher, expired) = (RandomState::new(), AtomicU64::new(0));
-        Memory { inner: Arc::new(Inner { shards, hasher, clock, retention, expired }) }
+        let marks = Mutex::default();
+        Memory { inner: Arc::new(Inner { shards, hasher, clock, retention, expired, marks }) }
     }
 
     fn read_clock(&self) -> (Now, Moment) {
@@ -166,6 +170,16 @@ impl Default for Memory {
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory").field("clock", &self.inner.clock).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Marks for Memory {
+    async fn check(&self, resource: &Name, fence: WriteFence) -> Result<Checked> {
+        let mut marks = self.inner.marks.lock();
+        let mark = marks.entry(Arc::clone(resource.stored_arc())).or_default();
+        *mark = fence.get().max(*mark);
+        Ok(Checked::against(fence, *mark))
     }
 }
 

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
+use crate::marks::WriteFence;
 use crate::name::Name;
 
 /// Proof that a lease was granted, as [`leasehold::Guard`](crate::Guard). The client renews the lease in the
@@ -36,6 +37,14 @@ impl Guard {
     /// As [`leasehold::Guard::fence`](crate::Guard::fence).
     pub fn fence(&self) -> Fence {
         self.0.fence()
+    }
+
+    /// As [`leasehold::Guard::write_fence`](crate::Guard::write_fence).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_fence(&self) -> Result<WriteFence> {
+        self.0.write_fence()
     }
 
     /// As [`leasehold::Guard::lease_id`](crate::Guard::lease_id).

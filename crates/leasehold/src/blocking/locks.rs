@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
+use crate::marks::{Checked, WriteFence};
 use crate::name::Name;
 use crate::options::Options;
 
@@ -161,6 +162,20 @@ impl Locks {
     /// As [`leasehold::Locks::revoke_only`](crate::Locks::revoke_only), blocking.
     pub fn revoke_only(&self, name: impl AsRef<str>, fence: Fence, now: bool) -> Result<Revoked> {
         self.block_on(self.0.revoke_only(name, fence, now))
+    }
+
+    /// As [`leasehold::Locks::check_fence`](crate::Locks::check_fence), blocking.
+    ///
+    /// ```
+    /// use leasehold::{Checked, blocking::Locks};
+    ///
+    /// let locks = Locks::connect("memory:")?;
+    /// let guard = locks.mutex("report").lock()?;
+    /// assert_eq!(locks.check_fence("report", guard.write_fence()?)?, Checked::Current);
+    /// # Ok::<(), leasehold::Error>(())
+    /// ```
+    pub fn check_fence(&self, resource: impl AsRef<str>, fence: WriteFence) -> Result<Checked> {
+        self.block_on(self.0.check_fence(resource, fence))
     }
 
     /// As [`leasehold::Locks::sweep`](crate::Locks::sweep), blocking.

@@ -12,6 +12,7 @@ use crate::clock::{Clock, Timer};
 use crate::engine::renew::Renewer;
 use crate::engine::reporter;
 use crate::error::{Error, ErrorKind, Result};
+use crate::marks::Marks;
 use crate::stores::Examiner;
 
 /// What all clones, locks and guards of a client share.
@@ -19,6 +20,8 @@ pub(crate) struct Client {
     pub(crate) backend: Arc<dyn Backend>,
     /// For a store that was opened by its URL.
     pub(crate) examiner: Option<Examiner>,
+    /// Who keeps marks, if the store can.
+    pub(crate) marks: Option<Arc<dyn Marks>>,
     pub(crate) info: Info,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) renewer: Arc<Renewer>,

@@ -27,6 +27,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease::Lease;
 use crate::lease_id::LeaseId;
+use crate::marks::Marks;
 use crate::name::Name;
 use crate::options::{MIN_TTL, Options, ReleaseSource, check_ttl, option_setters};
 use crate::stores::Examiner;
@@ -72,6 +73,8 @@ pub struct LocksBuilder {
     pub(crate) thread: Option<Thread>,
     /// For a store that was opened by its URL.
     pub(crate) examiner: Option<Examiner>,
+    /// Who keeps marks: the store itself, if it was opened by its URL and can.
+    pub(crate) marks: Option<Arc<dyn Marks>>,
 }
 
 impl LocksBuilder {
@@ -151,6 +154,7 @@ impl LocksBuilder {
         let client = Client {
             backend: self.backend,
             examiner: self.examiner,
+            marks: self.marks,
             info,
             clock,
             renewer,
@@ -178,6 +182,7 @@ impl Locks {
             runtime: None,
             thread: None,
             examiner: None,
+            marks: None,
         }
     }
 

@@ -6,6 +6,7 @@
 
 pub(crate) mod acquire;
 pub(crate) mod diagnostics;
+mod fences;
 pub(crate) mod guard;
 pub(crate) mod home;
 pub(crate) mod leasing;

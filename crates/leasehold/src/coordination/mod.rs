@@ -1,7 +1,10 @@
-//! What programs build from locks: several names at once, and the election of a leader.
+//! What programs build from locks: several names at once, the election of a leader, and what refuses stale fences.
 //!
-//! Everything here is made of the locks in `client` and makes no calls to the store by itself.
-//! Before changing anything here: `cargo test -p leasehold --all-features --test multi_lock --test election`.
+//! Everything here is made of the locks in `client` and makes no calls to the store by itself. Before changing anything
+//! here: `cargo test -p leasehold --all-features --test multi_lock --test election --test fencing`.
 
 pub(crate) mod election;
+pub(crate) mod fenced;
+#[cfg(feature = "tower")]
+pub(crate) mod fencing;
 pub(crate) mod multi_lock;

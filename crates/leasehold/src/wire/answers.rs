@@ -346,3 +346,32 @@ pub struct Findings {
     /// The findings.
     pub findings: Vec<crate::doctor::Finding>,
 }
+
+/// The answer 200 to the check of a fence: the resource has seen no higher one.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"current": true, "resource": "report", "fencing_token": 459475822995008_u64})))]
+pub struct FenceCurrent {
+    /// Always true.
+    pub current: bool,
+    /// The name of the resource.
+    pub resource: String,
+    /// The fence, which is now the highest that the resource has seen.
+    pub fencing_token: u64,
+}
+
+/// The answer 409 to the check of a fence: the resource has seen a higher one, so the writer has lost its lock.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"current": false, "resource": "report", "fencing_token": 459475822995008_u64, "highest_fencing_token": 459475822995123_u64, "type": "about:blank", "title": "Conflict", "status": 409, "detail": "the fence is stale: the resource has seen a higher one; the writer has lost its lock", "error": "the fence is stale: the resource has seen a higher one; the writer has lost its lock", "code": "STALE_FENCE", "retryable": false})))]
+pub struct FenceStale {
+    /// Always false.
+    pub current: bool,
+    /// The name of the resource.
+    pub resource: String,
+    /// The fence that was refused.
+    pub fencing_token: u64,
+    /// The highest fence that the resource has seen.
+    pub highest_fencing_token: u64,
+    /// The fields of every error.
+    #[serde(flatten)]
+    pub problem: Problem,
+}

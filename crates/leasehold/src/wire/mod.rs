@@ -19,10 +19,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 
 pub use answers::{
-    Acquired, Busy, Capabilities, Findings, Found, Holder, LeaseGone, Listed, Lock, Note, Problem, Released,
-    Renewed, Revoked, Swept, Waiter,
+    Acquired, Busy, Capabilities, FenceCurrent, FenceStale, Findings, Found, Holder, LeaseGone, Listed, Lock, Note,
+    Problem, Released, Renewed, Revoked, Swept, Waiter,
 };
-pub use requests::{Acquire, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
+pub use requests::{Acquire, CheckFence, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
 
 /// The longest wait of one request, in milliseconds: below the minute after which many proxies give up on a silent
 /// answer.
@@ -91,6 +91,9 @@ pub fn note_of(note: Option<String>, revision: Option<u64>) -> Result<Option<New
 
 /// The code when a revocation names one lease and that lease is gone: nothing has changed.
 pub const HOLDER_CHANGED: &str = "HOLDER_CHANGED";
+
+/// The code of the answer 409 to the check of a fence that is below the highest seen.
+pub const STALE_FENCE: &str = "STALE_FENCE";
 
 /// The code of an error in an answer.
 pub fn code(kind: ErrorKind) -> &'static str {
@@ -188,6 +191,7 @@ mod tests {
             same::<Release>(input);
             same::<Revoke>(input);
             same::<Lookup>(input);
+            same::<CheckFence>(input);
         });
     }
 
@@ -203,6 +207,8 @@ mod tests {
             same::<Found>(input);
             same::<Capabilities>(input);
             same::<Findings>(input);
+            same::<FenceCurrent>(input);
+            same::<FenceStale>(input);
         });
     }
 }

@@ -202,3 +202,15 @@ pub struct Lookup {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct NoFields {}
+
+/// `POST /v1/fences/{resource}/check`
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"fencing_token": 459475822995008_u64})))]
+#[serde(deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CheckFence {
+    /// The fence of the writer, who must hold its lock exclusively.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub fencing_token: u64,
+}

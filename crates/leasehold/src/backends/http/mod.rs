@@ -27,6 +27,7 @@ use crate::backend::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
+use crate::marks::{Checked, Marks, WriteFence};
 use crate::name::Name;
 use crate::wire::{self, ceil_ms, mode_fields, segment};
 
@@ -178,6 +179,15 @@ impl Http {
             }
             Err(error) => leases.iter().map(|_| Err(error.duplicate())).collect(),
         }
+    }
+}
+
+#[async_trait]
+impl Marks for Http {
+    async fn check(&self, resource: &Name, fence: WriteFence) -> Result<Checked> {
+        let path = format!("/v1/fences/{}/check", segment(plain(resource)?));
+        let body = wire::CheckFence { fencing_token: fence.get().get() };
+        reading::checked(self.pool.post(&path, &body).await?, fence)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::backend::{
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
+use crate::marks::{Checked, WriteFence};
 use crate::name::Name;
 use crate::wire;
 
@@ -135,6 +136,17 @@ pub(super) fn revoked(answer: Answer) -> Result<Revoked> {
         return Ok(Revoked { leases: 0 });
     }
     answer.ok::<wire::Revoked>().map(|body| Revoked { leases: body.revoked })
+}
+
+pub(super) fn checked(answer: Answer, fence: WriteFence) -> Result<Checked> {
+    if answer.status == 409 && answer.code().as_deref() == Some(wire::STALE_FENCE) {
+        let body: wire::FenceStale = answer.read()?;
+        return match Checked::against(fence, Fence::new(body.highest_fencing_token)) {
+            Checked::Current => Err(odd("a highest fence")),
+            stale => Ok(stale),
+        };
+    }
+    answer.ok::<wire::FenceCurrent>().map(|_| Checked::Current)
 }
 
 fn gone(text: &str) -> Result<Gone> {

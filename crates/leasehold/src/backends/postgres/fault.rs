@@ -26,6 +26,11 @@ impl fmt::Display for Said {
 
 impl StdError for Said {}
 
+/// The code of the server's error answer behind this error.
+pub(crate) fn code(error: &Error) -> Option<&str> {
+    error.source()?.downcast_ref::<Said>().map(|said| said.code.as_str())
+}
+
 const UNREACHABLE: &str =
     "cannot reach the PostgreSQL server; check the host and port, and that it is running";
 

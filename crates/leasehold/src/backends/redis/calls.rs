@@ -183,6 +183,15 @@ pub(super) fn inspect(name: &Name, id: Option<&LeaseId>) -> Call {
     Call { script: &scripts::INSPECT, key: keys::of(name), finder: None, args: vec![id] }
 }
 
+pub(super) fn check_fence(resource: &Name, fence: Fence) -> Call {
+    Call {
+        script: &scripts::CHECK_FENCE,
+        key: keys::mark(resource),
+        finder: None,
+        args: vec![number(fence.get())],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

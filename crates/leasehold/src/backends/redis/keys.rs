@@ -45,6 +45,11 @@ pub(super) fn stored(key: &str) -> Option<String> {
     (again == escaped).then_some(stored)
 }
 
+/// The key of a resource's mark. It does not end with `}`, so it is not taken for the head key of a name.
+pub(super) fn mark(resource: &Name) -> String {
+    of(resource) + ":fence"
+}
+
 /// The suffixes of a name's keys, in the order that the scripts expect.
 pub(super) const SUFFIXES: [&str; 7] = ["", ":rows", ":leases", ":queue", ":places", ":spent", ":grants"];
 

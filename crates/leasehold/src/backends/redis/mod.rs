@@ -20,6 +20,7 @@ mod known;
 mod link;
 mod list;
 mod look;
+mod marks;
 mod route;
 mod scripts;
 mod subscribe;

@@ -101,6 +101,9 @@ pub(super) static SWEEP: LazyLock<Script> = script!("redis sweep", "", "scripts/
 pub(super) static INSPECT: LazyLock<Script> =
     LazyLock::new(|| Script::new("redis inspect", include_str!("scripts/inspect.lua")));
 
+pub(super) static CHECK_FENCE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("redis check_fence", include_str!("scripts/check_fence.lua")));
+
 #[cfg(all(test, feature = "__bugs"))]
 mod tests {
     use super::*;

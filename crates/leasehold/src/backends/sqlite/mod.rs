@@ -9,6 +9,7 @@ mod book;
 mod fault;
 pub(crate) mod findings;
 mod keepers;
+mod marks;
 mod open;
 mod queue;
 mod rows;

@@ -205,3 +205,17 @@ SELECT swept_at_ms FROM host;
 
 -- name: put_swept
 UPDATE host SET swept_at_ms = ?1;
+
+-- Marks: the highest fence that each resource has seen. The table belongs to no layout: older programs, which do not
+-- know it, leave it alone
+
+-- name: make_fences
+CREATE TABLE IF NOT EXISTS fences (
+    resource TEXT NOT NULL PRIMARY KEY,
+    fence    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- name: raise_fence
+-- Gives the highest fence, ?2 included.
+INSERT INTO fences (resource, fence) VALUES (?1, ?2)
+ON CONFLICT (resource) DO UPDATE SET fence = max(fence, excluded.fence) RETURNING fence;

@@ -57,6 +57,7 @@ impl Turn<'_> {
                 Reply::One(Ok(Answer::Swept(Swept { expired, ..swept })))
             }
             Job::Inspect(query) => Reply::Page(self.inspect(query)?),
+            Job::Check(resource, fence) => Reply::Checked(self.check(resource, *fence)?),
         })
     }
 

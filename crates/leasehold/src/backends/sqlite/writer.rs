@@ -22,6 +22,7 @@ use crate::engine::reporter;
 use crate::error::Result;
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
+use crate::marks::{Checked, WriteFence};
 use crate::name::Name;
 use crate::state::{Answer, Now, Op};
 
@@ -39,6 +40,7 @@ pub(super) enum Job {
     Revoke { name: Name, now: bool, only: Option<Fence> },
     Inspect(Query),
     Sweep,
+    Check(Name, WriteFence),
 }
 
 /// The answer to a [`Job`].
@@ -46,6 +48,7 @@ pub(super) enum Reply {
     One(Result<Answer>),
     Many(Vec<Result<Answer>>),
     Page(Result<Page>),
+    Checked(Checked),
 }
 
 /// A verb that has arrived, and where to send the answer.

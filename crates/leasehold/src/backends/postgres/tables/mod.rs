@@ -10,6 +10,7 @@
 mod answers;
 mod builder;
 mod lanes;
+mod marks;
 mod pool;
 mod record;
 mod schema;

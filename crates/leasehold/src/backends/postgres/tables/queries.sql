@@ -109,3 +109,19 @@ LEFT JOIN LATERAL (
     )
 ) AS x ON NOT wanted.reached
 ORDER BY wanted.name, wanted.reached, x.waits, x.place
+
+-- Marks: the highest fence that each resource has seen. The table belongs to no version: clients that do not know it
+-- leave it alone
+
+-- name: make_fences
+CREATE TABLE IF NOT EXISTS leasehold.fences (
+    resource text COLLATE "C" PRIMARY KEY,
+    fence    bigint NOT NULL
+)
+
+-- name: raise_fence
+-- $1 the resource, $2 the fence. Gives the highest fence, $2 included. The row stays locked until the statement has
+-- committed.
+INSERT INTO leasehold.fences AS f (resource, fence) VALUES ($1, $2)
+ON CONFLICT (resource) DO UPDATE SET fence = greatest(f.fence, excluded.fence)
+RETURNING f.fence

@@ -32,10 +32,12 @@ pub(super) enum Verb {
     LookName,
     LookId,
     LookPrefix,
+    RaiseFence,
+    MakeFences,
 }
 
 impl Verb {
-    pub(super) const ALL: [Verb; 13] = [
+    pub(super) const ALL: [Verb; 15] = [
         Verb::Acquire,
         Verb::Release,
         Verb::ReleaseWithNote,
@@ -49,6 +51,8 @@ impl Verb {
         Verb::LookName,
         Verb::LookId,
         Verb::LookPrefix,
+        Verb::RaiseFence,
+        Verb::MakeFences,
     ];
 
     /// `ours`: the session is set up for it. Otherwise the call sets it up first. `notes`: names have columns for notes.
@@ -81,6 +85,8 @@ impl Verb {
             Verb::LookName => look(const { query("look_name") }),
             Verb::LookId => look(const { query("look_id") }),
             Verb::LookPrefix => look(const { query("look_prefix") }),
+            Verb::RaiseFence => const { query("raise_fence") }.into(),
+            Verb::MakeFences => const { query("make_fences") }.into(),
         }
     }
 }

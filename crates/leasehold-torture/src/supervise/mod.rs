@@ -130,7 +130,7 @@ impl Order {
     /// The worker program of an SDK.
     fn program(&self, language: Language) -> PathBuf {
         let program = self.sdk.join(language.as_str()).join("bin/worker");
-        program.canonicalize().unwrap_or(program)
+        std::path::absolute(&program).unwrap_or(program)
     }
 
     /// Why workers in this language cannot take part.

@@ -190,6 +190,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn errors_have_the_kinds_of_the_sdk_vectors() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../../sdk/vectors.json")).unwrap();
+        for case in vectors["pure"]["errors"].as_array().unwrap() {
+            let body = match case["code"].as_str() {
+                Some(code) => format!(r#"{{"error": "why", "code": "{code}"}}"#),
+                None => "<html>".into(),
+            };
+            let answer = Answer { status: case["status"].as_u64().unwrap() as u16, body: body.into() };
+            let kind = format!("{:?}", answer.error().kind()).to_lowercase();
+            assert_eq!(kind, case["kind"].as_str().unwrap().replace('_', ""), "{case}");
+        }
+    }
+
+    #[test]
     fn fuzz_http_answers() {
         testkit::fuzz::fuzz(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/wire_answers.txt"), |input| {
             for status in [200, 400, 403, 404, 409, 410, 413, 429, 500, 503] {

@@ -115,11 +115,12 @@ def main():
             bench.stdin.close()
             bench.wait()
     found = [*ended, *judge(events, killed)]
-    counts = collections.Counter(event.me.split("-")[0] for event in events if event.what == "enter")
+    entered = [event for event in events if event.what == "enter"]
+    counts = collections.Counter(event.me.split("-")[0] for event in entered)
     for language in languages:
         if counts[language] < (OF_EACH - KILLS) * ROUNDS:
             found.append(f"{language} entered only {counts[language]} times")
-    handovers = sum(a.me != b.me for a, b in zip(entered := [e for e in events if e.what == "enter"], entered[1:]))
+    handovers = sum(a.me != b.me for a, b in zip(entered, entered[1:]))
     lost = sum(event.what == "lost" for event in events)
     print(f"{dict(counts)}, {handovers} hand-overs, {len(killed)} killed, {lost} lost")
     if found:

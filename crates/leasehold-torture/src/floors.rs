@@ -105,7 +105,7 @@ pub(crate) fn of(
     }
     if matches!(plan.profile, Profile::Calm | Profile::Kill | Profile::Cancel | Profile::Crowd) {
         // With other profiles something explains nearly every delay.
-        at_least("waits judged by J1", 50, figures.judged_by(Invariant::J1));
+        at_least("waits judged by J1", if sdk { 10 } else { 50 }, figures.judged_by(Invariant::J1));
     }
     match plan.profile {
         Profile::Calm => {}

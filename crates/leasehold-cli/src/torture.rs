@@ -26,7 +26,7 @@ Examples:
   leasehold torture --store postgres --profile all --seed 7 --out DIR
   leasehold torture --store redis --front two-servers   Two lock servers in front of one Redis
   leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
-  leasehold torture --store http --workers python       Workers of the SDK for Python, from sdk/python
+  leasehold torture --store http --workers python       Workers of the SDK in sdk/python
   leasehold torture check DIR                           Judge a run again
   leasehold torture --hours 8 --store redis,postgres --profile calm,kill,cancel
                                                         Rounds for 8 hours; nothing may grow

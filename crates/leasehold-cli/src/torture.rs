@@ -99,7 +99,7 @@ impl FromStr for Workers {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse::<u16>() {
             Ok(number @ 2..=256) => Ok(Workers::Processes(number)),
-            Ok(_) => Err("it must be from 2 to 256".into()),
+            Ok(number) => Err(format!("{number} is not in 2..=256")),
             Err(_) => text.parse().map(Workers::Of),
         }
     }

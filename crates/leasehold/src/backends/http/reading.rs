@@ -58,6 +58,8 @@ impl Answer {
         let kind = match (self.status, said.as_ref().and_then(|said| wire::kind(&said.code))) {
             (401 | 403, _) => ErrorKind::AuthFailed,
             (429, _) => ErrorKind::RateLimited,
+            // The server's own call was cut off, not this client's: another call may succeed.
+            (_, Some(ErrorKind::Aborted)) => ErrorKind::Unavailable,
             (_, Some(kind)) => kind,
             (404 | 405, None) => ErrorKind::Unsupported,
             (400..=499, None) => ErrorKind::InvalidArgument,

@@ -41,8 +41,10 @@ tools() {
 
 # The server, the bench and the contender in Rust.
 programs() {
-  local target
-  target=$(cargo metadata --locked --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+  local target=
+  if [[ -z ${LEASEHOLD_BIN:-} || -z ${LEASEHOLD_FAULT_PROXY:-} || -z ${LEASEHOLD_CONTENDER:-} ]]; then
+    target=$(cargo metadata --locked --no-deps --format-version 1 | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p')
+  fi
   if [[ -z ${LEASEHOLD_BIN:-} ]]; then
     cargo build --locked --quiet -p leasehold-cli
     export LEASEHOLD_BIN=$target/debug/leasehold

@@ -2,7 +2,7 @@
 
 # Two cargo builds at once only wait for each other's locks, so `make -j` runs one target after the other.
 .NOTPARALLEL:
-.PHONY: help test check model soak sim torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc api oldest package examples fmt clean
+.PHONY: help test check sdk-python sdk-typescript sdk-go sdk-mixed sdk-torture model soak sim torture fuzz versions zoo bench bench-cli bench-redis bench-postgres bench-server deny doc api oldest package examples fmt clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -12,6 +12,21 @@ test: ## Everything: tools, format, lints, every feature alone, tests, documenta
 
 check: ## The quick one for daily work: format, lints, tests
 	@scripts/check.sh
+
+sdk-python: ## The SDK for Python: lints, tests, scenarios, fields, a short torture (python3, Debian's venv)
+	@scripts/sdk.sh python
+
+sdk-typescript: ## The SDK for TypeScript, likewise (Node 20, npm)
+	@scripts/sdk.sh typescript
+
+sdk-go: ## The SDK for Go, likewise (Go 1.19)
+	@scripts/sdk.sh go
+
+sdk-mixed: ## Twenty processes in Rust, Python, TypeScript and Go on one lock, of which some are killed
+	@scripts/sdk.sh mixed
+
+sdk-torture: ## Workers of each SDK under each profile of faults, about 20 minutes
+	@scripts/sdk.sh torture
 
 model: ## 20 000 steps of guided histories on Redis, PostgreSQL and SQLite beside the contract, and every rule altered
 	LEASEHOLD_STEPS=20000 cargo test --locked -p leasehold --all-features --test redis --test postgres_tables --test sqlite -- \

@@ -2,15 +2,17 @@
 
 mod hours;
 
+use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::Duration;
 
 use leasehold_torture::check;
 use leasehold_torture::plan::HOT;
 use leasehold_torture::report::Outcome;
 use leasehold_torture::roles;
-use leasehold_torture::store::{Front, Profile, Store};
+use leasehold_torture::store::{Front, Language, Profile, Store};
 use leasehold_torture::supervise::{NAMES, Order};
 
 use crate::exit::Exit;
@@ -24,6 +26,7 @@ Examples:
   leasehold torture --store postgres --profile all --seed 7 --out DIR
   leasehold torture --store redis --front two-servers   Two lock servers in front of one Redis
   leasehold torture --store redis-sentinel --profile failover --wait-replicas 1
+  leasehold torture --store http --workers python       Workers of the SDK in sdk/python
   leasehold torture check DIR                           Judge a run again
   leasehold torture --hours 8 --store redis,postgres --profile calm,kill,cancel
                                                         Rounds for 8 hours; nothing may grow
@@ -60,9 +63,12 @@ pub(crate) struct Torture {
     /// Seed of the plan; the same number gives the same plan [default: random]
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Number of worker processes
-    #[arg(long, default_value_t = 12, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
-    workers: u16,
+    /// Number of worker processes, or the language of an SDK whose workers take part: python, typescript or go
+    #[arg(long, default_value_t = Workers::Processes(12), value_name = "N|LANGUAGE")]
+    workers: Workers,
+    /// Directory of the SDKs, with workers in another language
+    #[arg(long, default_value = "sdk", value_name = "DIR")]
+    sdk: PathBuf,
     /// Number of hot locks; each beyond the third gets four more workers' tasks
     #[arg(long, default_value_t = HOT, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=250))]
     hot: u16,
@@ -78,6 +84,34 @@ pub(crate) struct Torture {
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// How many workers there are, or which.
+#[derive(Debug, Clone, Copy)]
+enum Workers {
+    Processes(u16),
+    Of(Language),
+}
+
+impl FromStr for Workers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse::<u16>() {
+            Ok(number @ 2..=256) => Ok(Workers::Processes(number)),
+            Ok(number) => Err(format!("{number} is not in 2..=256")),
+            Err(_) => text.parse().map(Workers::Of),
+        }
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workers::Processes(number) => number.fmt(f),
+            Workers::Of(language) => language.fmt(f),
+        }
+    }
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -141,7 +175,11 @@ pub(crate) fn run(args: Torture) -> Result<ExitCode, Failure> {
     }
     order.wait_replicas = args.wait_replicas;
     order.seed = seed;
-    order.workers = usize::from(args.workers);
+    match args.workers {
+        Workers::Processes(number) => order.workers = number.into(),
+        Workers::Of(language) => order.language = Some(language),
+    }
+    order.sdk.clone_from(&args.sdk);
     order.hot = args.hot;
     order.names = args.names;
     order.progress = true;

@@ -16,11 +16,29 @@ pub(crate) struct Refusal {
     pub(crate) retry_after_ms: Option<u64>,
 }
 
+/// The codes that stand for no kind of error of the library.
+const OWN_CODES: &[&str] = &[
+    "HELD",
+    "WAIT_TIMEOUT",
+    "SUPERSEDED",
+    wire::HOLDER_CHANGED,
+    "DRAINING",
+    "NO_ROUTE",
+    "WRONG_METHOD",
+    "NOT_KNOWN",
+];
+
+/// All codes of errors.
+pub(crate) fn codes() -> impl Iterator<Item = &'static str> {
+    wire::codes().chain(OWN_CODES.iter().copied())
+}
+
 /// When to retry if the store is down or the server is shutting down.
 const RETRY_AFTER_MS: u64 = 1000;
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        debug_assert!(codes().any(|known| known == code), "{code} is not in the document");
         Refusal { status, code, detail: detail.into(), retryable: false, retry_after_ms: None }
     }
 

@@ -1,4 +1,5 @@
-//! Throw-away Redis, PostgreSQL and MariaDB servers, and a TCP proxy that injects faults between them and their clients.
+//! Throw-away Redis, PostgreSQL, MariaDB and lock servers, and a TCP proxy that injects faults between them and their
+//! clients.
 //!
 //! Each server runs on a free port, in its own directory. Both are gone when it is dropped, and when the process that
 //! started it dies. Nothing here knows of locks. `leasehold torture` ships and needs these servers, so they are a
@@ -7,6 +8,7 @@
 #[cfg(not(unix))]
 compile_error!("leasehold-testbed builds on Unix only");
 
+pub mod bench;
 mod daemon;
 pub mod dice;
 pub mod mariadb;

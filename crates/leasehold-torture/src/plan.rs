@@ -3,7 +3,7 @@
 use serde::{Serialize, Serializer};
 
 use crate::history::record::Fault;
-use crate::store::{Front, Profile, Store};
+use crate::store::{Front, Language, Profile, Store};
 use leasehold_testbed::dice::Dice;
 
 /// The name of its file in the directory of a run.
@@ -28,6 +28,9 @@ pub struct Plan {
     pub ttl_ms: u64,
     /// How many locks are hot: held for moments, and always wanted.
     pub hot: u16,
+    /// The language of the workers, if it is not Rust.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub language: Option<Language>,
     /// The worker processes. The replacement of a killed worker is like it.
     pub workers: Vec<Worker>,
     /// The faults, in time order.
@@ -131,9 +134,20 @@ impl Plan {
         let workers = (0..workers).map(worker).collect();
         let faults = Vec::new();
         let wait_replicas = 0;
-        let hot = HOT;
-        let mut plan =
-            Plan { seed, store, front, profile, wait_replicas, lasts_ms, ttl_ms, hot, workers, faults };
+        let (hot, language) = (HOT, None);
+        let mut plan = Plan {
+            seed,
+            store,
+            front,
+            profile,
+            wait_replicas,
+            lasts_ms,
+            ttl_ms,
+            hot,
+            language,
+            workers,
+            faults,
+        };
         let places = plan.workers.len() as u64;
         let mut number = 0;
         let mut series = |plan: &mut Plan, every: u64, make: &dyn Fn(&mut Dice) -> (Fault, u64, u64, i64)| {

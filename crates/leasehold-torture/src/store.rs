@@ -68,6 +68,18 @@ named! {
 }
 
 named! {
+    /// The language of the workers, if it is not Rust.
+    Language("language") {
+        /// Workers of the SDK for Python.
+        Python = "python",
+        /// Workers of the SDK for TypeScript.
+        TypeScript = "typescript",
+        /// Workers of the SDK for Go.
+        Go = "go",
+    }
+}
+
+named! {
     /// What clients go through to reach the store.
     Front("front") {
         /// Nothing: they reach the store directly.

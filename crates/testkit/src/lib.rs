@@ -16,7 +16,7 @@ pub mod snapshot;
 pub mod turns;
 pub mod until;
 
-pub use leasehold_testbed::{mariadb, postgres, proxy, redis};
+pub use leasehold_testbed::{bench, dice, mariadb, postgres, proxy, redis};
 
 /// Reports at the end of `make test` that something was not tested here, and why.
 pub fn not_tested(what: &str) {

@@ -55,6 +55,10 @@ impl Long {
 
 /// Runs rounds until the time is over, or until SIGINT or SIGTERM.
 pub(super) fn run(args: &Torture, stores: Vec<Store>, seed: u64) -> Result<ExitCode, Failure> {
+    let super::Workers::Processes(workers) = args.workers else {
+        return Err(Failure::Usage("--hours takes a number of --workers: they are in Rust".into()));
+    };
+    let workers = usize::from(workers);
     let out = args.out.clone();
     let out = out.unwrap_or_else(|| std::env::temp_dir().join(format!("leasehold-torture-hours-{seed}")));
     let stop = Arc::new(AtomicBool::new(false));
@@ -67,7 +71,7 @@ pub(super) fn run(args: &Torture, stores: Vec<Store>, seed: u64) -> Result<ExitC
         acquires: args.long.acquires,
         round: Duration::from_secs(args.secs.unwrap_or(20)),
         seed,
-        workers: usize::from(args.workers),
+        workers,
         out: out.clone(),
         progress: true,
         stop,

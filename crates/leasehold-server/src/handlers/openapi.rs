@@ -4,9 +4,10 @@ use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use leasehold::wire;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{RefOr, Schema};
 use utoipa::{Modify, OpenApi};
 
-use crate::problem::json;
+use crate::problem::{codes, json};
 
 /// One function per path. utoipa reads their attributes; nothing calls them.
 mod paths {
@@ -224,6 +225,19 @@ impl Modify for Tokens {
     }
 }
 
+/// Lists the codes of errors, for clients that check theirs against the document.
+struct Codes;
+
+impl Modify for Codes {
+    fn modify(&self, api: &mut utoipa::openapi::OpenApi) {
+        let schemas = &mut api.components.get_or_insert_default().schemas;
+        let Some(RefOr::T(Schema::Object(problem))) = schemas.get_mut("Problem") else { return };
+        if let Some(RefOr::T(Schema::Object(code))) = problem.properties.get_mut("code") {
+            code.enum_values = Some(codes().map(Into::into).collect());
+        }
+    }
+}
+
 #[derive(OpenApi)]
 #[openapi(
     info(title = "leasehold", description = "Leases with fencing tokens over HTTP"),
@@ -247,7 +261,7 @@ impl Modify for Tokens {
     ),
     components(schemas(wire::Problem)),
     security((), ("token" = [])),
-    modifiers(&Tokens)
+    modifiers(&Tokens, &Codes)
 )]
 struct Api;
 

@@ -449,6 +449,35 @@ mod tests {
     }
 
     #[test]
+    fn records_and_hashes_match_the_sdk_vectors() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../sdk/vectors.json")).expect("it is JSON");
+        for case in vectors["pure"]["records"].as_array().expect("there are records") {
+            let big = |field: &str| -> u64 { case[field].as_str().expect("text").parse().expect("a number") };
+            let small = |field: &str| case[field].as_u64().expect("a number");
+            let kind = Kind::ALL.iter().find(|kind| case["kind"] == format!("{kind:?}"));
+            let mode = Mode::ALL.iter().find(|mode| case["mode"] == format!("{mode:?}").to_lowercase());
+            let record = Record {
+                mode: *mode.expect("a mode"),
+                name: small("place") as u16,
+                task: small("task") as u16,
+                claim: big("claim"),
+                lease: big("lease"),
+                fence: big("fence"),
+                deadline: big("deadline"),
+                value: big("value"),
+                ..Record::new(*kind.expect("a kind"), small("worker") as u32, big("at"))
+            };
+            let hex: String = record.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(case["hex"], hex);
+        }
+        for case in vectors["pure"]["hashes"].as_array().expect("there are hashes") {
+            let id = case["lease_id"].as_str().expect("text");
+            assert_eq!(case["fnv1a"], hash(id.as_bytes()).to_string());
+        }
+    }
+
+    #[test]
     fn the_last_records_are_read_and_half_a_record_is_not() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("log");

@@ -124,6 +124,7 @@ impl Family {
             patience_ms: 1_000,
             crowd: None,
             sink: None,
+            program: None,
         };
         let residents = (1..)
             .zip(RESIDENTS)

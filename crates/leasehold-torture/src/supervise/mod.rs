@@ -32,7 +32,7 @@ use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::roles::{self, Around, Role};
 use crate::room::Room;
-use crate::store::{Front, Profile, Store};
+use crate::store::{Front, Language, Profile, Store};
 use crate::worker::{CrowdPart, Sink, Task, now};
 use crate::{resource, worker};
 
@@ -83,6 +83,10 @@ pub struct Order {
     pub seed: u64,
     /// How many worker processes there are at any time.
     pub workers: usize,
+    /// The language of the workers, if it is not Rust.
+    pub language: Option<Language>,
+    /// The directory of the SDKs.
+    pub sdk: PathBuf,
     /// How many locks are hot: held for moments, and always wanted by several workers.
     pub hot: u16,
     /// In the profile `many`: the number of idle names, and of other programs' keys.
@@ -111,6 +115,8 @@ impl Order {
             time,
             seed: 1,
             workers: 12,
+            language: None,
+            sdk: "sdk".into(),
             hot: plan::HOT,
             names: NAMES,
             wait_replicas: 0,
@@ -119,6 +125,30 @@ impl Order {
             prefix: None,
             stop: Arc::default(),
         }
+    }
+
+    /// The worker program of an SDK.
+    fn program(&self, language: Language) -> PathBuf {
+        let program = self.sdk.join(language.as_str()).join("bin/worker");
+        std::path::absolute(&program).unwrap_or(program)
+    }
+
+    /// Why workers in this language cannot take part.
+    fn refuses(&self, language: Language) -> Option<String> {
+        use Profile::{Calm, Kill, Net, Pause, Restart};
+        if self.store != Store::Http || self.front != Front::None {
+            return Some(format!("workers in {language} reach a lock server only: --store http"));
+        }
+        if !matches!(self.profile, Calm | Kill | Pause | Net | Restart) {
+            return Some(format!("workers in {language} have no profile {}", self.profile));
+        }
+        let program = self.program(language);
+        (!program.is_file()).then(|| {
+            format!(
+                "there is no {}: run it in the repository, or name its sdk/ with --sdk",
+                program.display()
+            )
+        })
     }
 
     /// Runs it, has it judged, and writes the report.
@@ -149,6 +179,9 @@ impl Order {
             let message = format!("the profile {} has its own locks: it takes no --hot", self.profile);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        if let Some(why) = self.language.and_then(|language| self.refuses(language)) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
         std::fs::create_dir_all(&self.out)?;
         let out = self.out.canonicalize()?;
         if std::fs::read_dir(&out)?.next().is_some() {
@@ -166,6 +199,7 @@ impl Order {
             self.workers.max(2),
         )
         .with_hot(self.hot);
+        plan.language = self.language;
         plan.wait_replicas = self.wait_replicas;
         std::fs::write(out.join(plan::FILE), serde_json::to_string_pretty(&plan)? + "\n")?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -477,6 +511,7 @@ impl Run<'_> {
             },
             crowd: (*profile == Profile::Crowd).then_some(part),
             sink: sink.filter(|_| *profile == Profile::Logs),
+            program: self.order.language.map(|language| self.order.program(language)),
         }
     }
 

@@ -5,6 +5,7 @@ mod archive;
 mod blocking;
 mod crowd;
 mod faces;
+mod foreign;
 mod guards;
 mod leases;
 mod multi;
@@ -100,6 +101,8 @@ pub(crate) struct Task {
     pub(crate) crowd: Option<CrowdPart>,
     /// What is wrong with its log, if anything is.
     pub(crate) sink: Option<Sink>,
+    /// The program that works in place of this process: that of an SDK.
+    pub(crate) program: Option<PathBuf>,
 }
 
 impl Task {
@@ -110,6 +113,9 @@ impl Task {
 
 /// Works until a line of input asks it to finish; ends with its parent.
 pub(crate) fn run(task: Task) -> io::Result<()> {
+    if let Some(program) = &task.program {
+        return Err(foreign::become_program(program, &task));
+    }
     let log = Arc::new(Log::append(&task.history)?);
     if let Some(sink) = task.sink {
         sink::install(sink)?;

@@ -521,6 +521,35 @@ mod tests {
     }
 
     #[test]
+    fn deadlines_and_first_renewals_match_the_sdk_vectors() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../sdk/vectors.json")).unwrap();
+        let millis =
+            |case: &serde_json::Value, field: &str| Duration::from_millis(case[field].as_u64().unwrap());
+        let nanos = |case: &serde_json::Value, field: &str| case[field].as_u64().unwrap();
+        let granted = |case| Grant::new(Fence::new(1), Mode::Exclusive, Some(millis(case, "expires_in_ms")));
+        for case in vectors["pure"]["deadlines"].as_array().unwrap() {
+            let grant = Grant { waited: millis(case, "waited_ms"), ..granted(case) };
+            let end = deadline(Moment::from_nanos(nanos(case, "sent_ns")), &grant, millis(case, "ttl_ms"));
+            assert_eq!(end.map(Moment::as_nanos), Some(nanos(case, "deadline_ns")), "{case}");
+        }
+        for case in vectors["pure"]["first_renewals"].as_array().unwrap() {
+            let ttl = millis(case, "ttl_ms");
+            let terms = Terms { ttl, renew_every: ttl / 3, ..terms(None) };
+            let cell = HeldLease::new(terms, Moment::from_nanos(7), &granted(case), None);
+            assert_eq!(cell.belief.lock().next.as_nanos(), 7 + nanos(case, "after_ns"), "{case}");
+        }
+        for case in vectors["pure"]["renewal_timeouts"].as_array().unwrap() {
+            let timeout = renewal_timeout(millis(case, "ttl_ms"));
+            assert_eq!(timeout.as_nanos(), u128::from(nanos(case, "timeout_ns")), "{case}");
+        }
+        for case in vectors["pure"]["renewal_retries"].as_array().unwrap() {
+            let pause = retry_after(millis(case, "ttl_ms"));
+            assert_eq!(pause.as_nanos(), u128::from(nanos(case, "after_ns")), "{case}");
+        }
+    }
+
+    #[test]
     fn a_store_clock_set_back_never_extends_belief_past_the_ttl() {
         let sent = Moment::from_nanos(1_000_000_000);
         let hour = Grant::new(Fence::new(1), Mode::Exclusive, Some(Duration::from_secs(3600)));

@@ -100,6 +100,11 @@ pub fn code(kind: ErrorKind) -> &'static str {
     CODES.iter().find(|(known, _)| *known == kind).map_or("INTERNAL", |(_, code)| code)
 }
 
+/// All codes that stand for a kind of error. A server has a few more, of its own.
+pub fn codes() -> impl Iterator<Item = &'static str> {
+    CODES.iter().map(|(_, code)| *code)
+}
+
 /// The kind of error that a code stands for.
 pub fn kind(code: &str) -> Option<ErrorKind> {
     CODES.iter().find(|(_, known)| *known == code).map(|(kind, _)| *kind)
@@ -157,6 +162,24 @@ mod tests {
     fn a_segment_holds_no_slash_and_no_dot() {
         assert_eq!(segment("a/../b c"), "a%2F%2E%2E%2Fb%20c");
         assert_eq!(segment("é%"), "%C3%A9%25");
+    }
+
+    #[test]
+    fn names_and_fences_match_the_sdk_vectors() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../sdk/vectors.json")).unwrap();
+        let pure = &vectors["pure"];
+        for case in pure["segments"].as_array().unwrap() {
+            let name = crate::name::Name::new(case["name"].as_str().unwrap()).unwrap();
+            assert_eq!(segment(name.as_str()), case["segment"].as_str().unwrap());
+        }
+        for name in pure["names_refused"].as_array().unwrap() {
+            assert!(crate::name::Name::new(name.as_str().unwrap()).is_err(), "{name}");
+        }
+        for case in pure["fences"].as_array().unwrap() {
+            let fence = crate::fence::Fence::new(case["number"].as_u64().unwrap());
+            assert_eq!(fence.to_string(), case["text"].as_str().unwrap());
+        }
     }
 
     #[test]

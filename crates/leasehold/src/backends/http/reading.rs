@@ -59,6 +59,8 @@ impl Answer {
         let kind = match (self.status, said.as_ref().and_then(|said| wire::kind(&said.code))) {
             (401 | 403, _) => ErrorKind::AuthFailed,
             (429, _) => ErrorKind::RateLimited,
+            // The server's own call was cut off, not this client's: another call may succeed.
+            (_, Some(ErrorKind::Aborted)) => ErrorKind::Unavailable,
             (_, Some(kind)) => kind,
             (404 | 405, None) => ErrorKind::Unsupported,
             (400..=499, None) => ErrorKind::InvalidArgument,
@@ -201,6 +203,21 @@ pub(super) fn name_info(lock: wire::Lock) -> Result<NameInfo> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_have_the_kinds_of_the_sdk_vectors() {
+        let vectors: serde_json::Value =
+            serde_json::from_str(include_str!("../../../../../sdk/vectors.json")).unwrap();
+        for case in vectors["pure"]["errors"].as_array().unwrap() {
+            let body = match case["code"].as_str() {
+                Some(code) => format!(r#"{{"error": "why", "code": "{code}"}}"#),
+                None => "<html>".into(),
+            };
+            let answer = Answer { status: case["status"].as_u64().unwrap() as u16, body: body.into() };
+            let kind = format!("{:?}", answer.error().kind()).to_lowercase();
+            assert_eq!(kind, case["kind"].as_str().unwrap().replace('_', ""), "{case}");
+        }
+    }
 
     #[test]
     fn fuzz_http_answers() {

@@ -11,7 +11,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from ._clock import MILLISECOND, NEVER, SECOND, ceil_ms, deadline, nanoseconds, now
 from ._options import Mode, Options
@@ -151,10 +151,8 @@ class HeldLease:
             if held:
                 self._state = "released"
                 self.over.set()
-                ended, self._listeners = self._listeners, []
+                listeners, self._listeners = self._listeners, []
         self._tell(listeners)
-        if held:
-            self._tell(ended)
         return held
 
     def listen(self, listener: Callable[[], None]) -> None:
@@ -248,6 +246,3 @@ def report_loss(held: HeldLease) -> None:
     """Log that a lock is lost."""
     reason = held.reason() or ""
     log.warning("lost a lock: fence %d: %s", held.fence, LOST.get(reason, reason))
-
-
-CLOSED: Final = "the client was closed"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final, TypeVar, Union
 
@@ -111,7 +111,10 @@ class Acquisition:
         options: Options,
         *,
         once: bool,
+        send_back: Callable[[GiveBack], None],
     ) -> None:
+        #: Sends a release in the background.
+        self.send_back = send_back
         self.name, self.mode, self.limit, self.options = name, mode, limit, options
         #: Make a single attempt.
         self.once = once
@@ -130,15 +133,14 @@ class Acquisition:
         self.failing_since = NEVER
         self.measured_again = False
 
-    def give_back(self) -> GiveBack | None:
-        """Return the release that is due, if the id may have got something."""
-        if not self.pending:
-            return None
-        self.pending = False
-        return GiveBack(self.name, self.lease_id, self.ttl, self.options)
+    def give_back(self) -> None:
+        """Give back what the id may have got. The caller need not wait for that."""
+        if self.pending:
+            self.pending = False
+            self.send_back(GiveBack(self.name, self.lease_id, self.ttl, self.options))
 
-    def run(self) -> Steps[Grant | GiveBack | None]:
-        """Wait for the lease. A :class:`GiveBack` is to be sent before going on; None means busy."""
+    def run(self) -> Steps[Grant | None]:
+        """Wait for the lease. None means that another client holds the lock, after a single attempt."""
         fresh = False
         while True:
             sent = now()
@@ -157,19 +159,20 @@ class Acquisition:
                 continue
             fresh = False
             if answer.status == 200:
-                found = self._granted(answer, sent)
-                if found is None:
+                grant = self._granted(answer, sent)
+                if grant is not None:
+                    return grant
+                if not self.measured_again:
+                    self.measured_again = True
                     continue
-                if isinstance(found, Grant):
-                    return found
-                # Too late for the second time.
+                self.measured_again = False
                 late = NetworkTimeout("the lock was granted, but the answer came after its time")
-                yield from self._begin_anew(found, late)
+                yield from self._begin_anew(late)
             elif answer.status == 410:
                 # A repeat arrived after the lease that an earlier call had got was over.
                 self.pending = False
                 spent = Overloaded("the server no longer accepts the lease id of this acquire; try again")
-                yield from self._begin_anew(None, spent)
+                yield from self._begin_anew(spent)
             elif (busy := self._busy(answer)) is not None:
                 self.faults, self.failing_since = 0, NEVER
                 if self.once:
@@ -212,18 +215,12 @@ class Acquisition:
         timeout = self.options.request_timeout + wait / 1000
         return Call("POST", _wire.path("acquire", self.name), body, timeout, waits=wait > 0, fresh=fresh)
 
-    def _granted(self, answer: Answer, sent: int) -> Grant | GiveBack | None:
-        """Accept a grant; or return None to measure it again, or what is to be given back."""
+    def _granted(self, answer: Answer, sent: int) -> Grant | None:
+        """Return the grant, unless the answer came after the deadline."""
         fields = _wire.ok("Acquired", answer)
         waited, left = fields["waited_ms"] * MILLISECOND, fields["expires_in_ms"] * MILLISECOND
         grant = Grant(self.lease_id, fields["fencing_token"], self.ttl, sent, waited, left)
-        if now() < deadline(sent, waited, left, self.ttl):
-            return grant
-        if not self.measured_again:
-            self.measured_again = True
-            return None
-        self.measured_again = False
-        return self.give_back()
+        return grant if now() < deadline(sent, waited, left, self.ttl) else None
 
     def _busy(self, answer: Answer) -> int | None:
         """Return the milliseconds until a retry makes sense, if another client holds the lock."""
@@ -234,10 +231,9 @@ class Acquisition:
             return None
         return max(25, min(fields["recommended_retry_ms"] or 25, 1000))
 
-    def _begin_anew(self, give_back: GiveBack | None, why: Error) -> Steps[None]:
-        """Go on with a new id."""
-        if give_back is not None:
-            yield from _quietly(give_back.steps())
+    def _begin_anew(self, why: Error) -> Steps[None]:
+        """Give back what the id has got, and go on with a new one."""
+        self.give_back()
         self.lease_id = new_lease_id()
         self.calls, self.repeat = 0, False
         yield from self._fault(why)
@@ -255,14 +251,6 @@ class Acquisition:
         yield Pause(min(seconds, (self.end - at) / SECOND))
         if now() >= self.end:
             raise error
-
-
-def _quietly(steps: Steps[bool]) -> Steps[None]:
-    """Run steps whose failure changes nothing for the caller: the lease then ends by itself."""
-    try:
-        yield from steps
-    except Error:
-        pass
 
 
 def release(name: str, lease_id: str, options: Options, *, unanswered: int | None = None) -> Steps[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -49,6 +50,8 @@ class Connection:
         self.since = 0.0
         #: Why another thread ended the call.
         self.ended: Error | None = None
+        self._readable = select.poll()
+        self._readable.register(sock, select.POLLIN)
 
     def end(self, why: Error) -> None:
         """End the call in flight, from another thread."""
@@ -61,20 +64,8 @@ class Connection:
             pass
 
     def is_dead(self) -> bool:
-        """Whether the server has closed the connection while nobody used it."""
-        try:
-            self.sock.setblocking(False)
-            try:
-                # Nothing should be there to read.
-                self.sock.recv(1)
-            finally:
-                self.sock.setblocking(True)
-        except (BlockingIOError, InterruptedError):
-            return False
-        except OSError as error:
-            # An SSL socket has its own way to say that nothing is there.
-            return type(error).__name__ != "SSLWantReadError"
-        return True
+        """Whether the server has closed the connection while nobody used it: there should be nothing to read."""
+        return bool(self._readable.poll(0))
 
     def exchange(self, data: bytes, reader: Reader, until: float, watch: Watch | None) -> Answer:
         """Send a request and read its answer."""

@@ -159,12 +159,14 @@ class Streams:
             )
         )
         try:
-            await asyncio.wait({opening}, timeout=max(0, min(CONNECT, until - time.monotonic())))
-        finally:
-            if not opening.done():
-                opening.cancel()
-                opening.add_done_callback(_abort)
-        if opening.cancelled() or not opening.done():
+            done, _ = await asyncio.wait({opening}, timeout=max(0, min(CONNECT, until - time.monotonic())))
+        except BaseException:
+            opening.add_done_callback(_abort)
+            opening.cancel()
+            raise
+        if not done:
+            opening.add_done_callback(_abort)
+            opening.cancel()
             raise Unavailable(UNREACHABLE)
         error = opening.exception()
         if isinstance(error, OSError):

@@ -138,6 +138,7 @@ LOST: Final = {
     "superseded": "the store says that it was superseded",
     "revoked": "it was revoked",
     "max_hold": "it was held for as long as `max_hold` allows",
+    "unattended": "the background work that renews it has ended",
     "forked": "this process is a fork of the one that holds it",
 }
 

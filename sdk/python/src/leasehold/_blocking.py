@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NoReturn, ParamSpec, TypeVar
 
-
 from . import _looking
 from ._address import resolve
 from ._clock import now
@@ -382,7 +381,11 @@ class Locks:
         Args:
             name: The name of the mutex.
             skip: If another client holds it, do not run the function, and return None.
-            ttl, owner, metadata, max_hold, wait: They override the options of the client.
+            ttl: As in :func:`connect`; so are the other options.
+            owner: See there.
+            metadata: See there.
+            max_hold: See there.
+            wait: See there.
 
         Raises:
             Lost: The lease was lost while the function ran.
@@ -409,12 +412,13 @@ class Locks:
         """Look at a lock: its holders and waiters."""
         return drive(self._core.open_parts().sockets, _looking.show(name, self._core.options))
 
-    def list(self, prefix: str = "") -> Iterator[LockInfo]:
-        """List the locks in use whose names begin with ``prefix``, in order."""
+    def list(self, prefix: str = "", *, page_size: int = _looking.PAGE) -> Iterator[LockInfo]:
+        """List the locks in use whose names begin with ``prefix``, in order, ``page_size`` in a request."""
         prefix, cursor = _looking.check_prefix(prefix), None
+        _looking.check_page_size(page_size)
         while True:
             sockets = self._core.open_parts().sockets
-            found, cursor = drive(sockets, _looking.page(prefix, cursor, self._core.options))
+            found, cursor = drive(sockets, _looking.page(prefix, cursor, page_size, self._core.options))
             yield from found
             if cursor is None:
                 return

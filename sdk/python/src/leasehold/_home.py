@@ -106,7 +106,8 @@ class Home:
     def _ring(self) -> None:
         """Wake the thread. Safe at any moment, also while garbage is collected."""
         loop, bell = self._loop, self._bell
-        if loop is not None and bell is not None:
+        # The loop of a fork's parent is not ours to wake.
+        if loop is not None and bell is not None and self.process == os.getpid():
             try:
                 loop.call_soon_threadsafe(bell.set)
             except RuntimeError:
@@ -334,7 +335,7 @@ class Home:
             why = str(error)
         if len(results) != len(batch):
             results = [None] * len(batch)
-        for (renewal, _), result in zip(batch, results):
+        for (renewal, _), result in zip(batch, results, strict=True):
             self._renewed(renewal, result, why)
 
     def _renewed(self, renewal: Renewal, result: Any, why: str) -> None:

@@ -15,6 +15,7 @@ from .errors import InvalidArgument
 
 #: Locks in one page of a list.
 PAGE: Final = 200
+MAX_PAGE: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,9 @@ def show(name: str, options: Options) -> Steps[LockInfo]:
     return _lock(_wire.ok("Lock", (yield from ask(call))))
 
 
-def page(prefix: str, cursor: str | None, options: Options) -> Steps[tuple[list[LockInfo], str | None]]:
+def page(prefix: str, cursor: str | None, size: int, options: Options) -> Steps[tuple[list[LockInfo], str | None]]:
     """List some locks. Returns where the next page begins."""
-    target = f"{_wire.path('list')}?limit={PAGE}&prefix={quote(prefix, safe='')}"
+    target = f"{_wire.path('list')}?limit={size}&prefix={quote(prefix, safe='')}"
     if cursor is not None:
         target += f"&cursor={quote(cursor, safe='')}"
     fields = _wire.ok("Listed", (yield from ask(Call("GET", target, b"", options.request_timeout))))
@@ -97,6 +98,13 @@ def revoke(name: str, now: bool, fence: int | None, options: Options) -> Steps[i
 def check_prefix(prefix: str) -> str:
     """Return the prefix in its normal form."""
     return normal_name(prefix) if prefix else ""
+
+
+def check_page_size(size: int) -> int:
+    """Check how many locks a caller wants at a time."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_PAGE:
+        raise InvalidArgument(f"`page_size` must be a number from 1 to {MAX_PAGE}")
+    return size
 
 
 def check_fence(fence: int | None) -> int | None:

@@ -56,7 +56,7 @@ def segment(name: str) -> str:
 
 def seconds(what: str, value: float, least: float, most: float = math.inf) -> float:
     """Check a time in seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise InvalidArgument(f"`{what}` must be a number of seconds")
     if not least <= value <= most:
         upper = "" if most == math.inf else f" and at most {most:g}"

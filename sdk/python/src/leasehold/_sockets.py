@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -165,7 +166,7 @@ class Sockets:
         try:
             sock = socket.create_connection((self._address.host, self._address.port), timeout)
         except OSError as error:
-            raise Unavailable(UNREACHABLE) from error
+            raise unreachable() from error
         try:
             tune(sock)
             if self._address.tls is not None:
@@ -195,10 +196,17 @@ class Sockets:
         self.forget_idle()
 
 
-def refusal(error: OSError) -> Error:
-    """Return the error for a failed TLS handshake."""
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return Unavailable("the server's certificate is not trusted; check the host in the URL, and `ca`")
-    if type(error).__name__.startswith("SSL"):
-        return Unavailable("cannot agree with the server on TLS; check that it uses TLS, and `cert` and `key`")
-    return Unavailable(UNREACHABLE)
+def unreachable(message: str = UNREACHABLE) -> Unavailable:
+    """Return the error for a connection that could not be made."""
+    error = Unavailable(message)
+    error.sent = False
+    return error
+
+
+def refusal(error: OSError) -> Unavailable:
+    """Return the error for a connection that could not be made, perhaps because of TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return unreachable("the server's certificate is not trusted; check the host in the URL, and `ca`")
+    if isinstance(error, ssl.SSLError):
+        return unreachable("cannot agree with the server on TLS; check that it uses TLS, and `cert` and `key`")
+    return unreachable()

@@ -10,7 +10,7 @@ import random
 import secrets
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Final, TypeVar, Union
+from typing import Final, TypeVar
 
 from . import _wire
 from ._clock import MILLISECOND, NEVER, SECOND, ceil_ms, deadline, nanoseconds, now
@@ -23,6 +23,9 @@ T = TypeVar("T")
 #: How long a waiting acquire goes on with nothing but faults: as long as the server keeps its place in the queue.
 PATIENCE: Final = 10 * SECOND
 
+#: How long the server keeps a place in the queue for a waiter that is silent, in milliseconds.
+TICKET_MS: Final = 10_000
+
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
 
@@ -34,8 +37,8 @@ class Pause:
     seconds: float
 
 
-Step = Union[Call, Pause]
-Steps = Generator[Step, Union[Answer, None], T]
+Step = Call | Pause
+Steps = Generator[Step, Answer | None, T]
 
 
 def answered(answer: Answer | None) -> Answer:
@@ -49,6 +52,11 @@ def pause(faults: int, error: Error) -> float:
     longest: float = min(FIRST_PAUSE * 2 ** min(faults, 10), LONGEST_PAUSE)
     jittered = longest * random.uniform(0.5, 1.0)
     return max(jittered, error.retry_after) if error.kind == "rate_limited" else jittered
+
+
+def wait_ms(left: int, per_call: int) -> int:
+    """Return how long the server is to wait in one call, in milliseconds."""
+    return max(1, ceil_ms(min(left, per_call)))
 
 
 def ask(call: Call) -> Steps[Answer]:
@@ -141,17 +149,19 @@ class Acquisition:
 
     def run(self) -> Steps[Grant | None]:
         """Wait for the lease. None means that another client holds the lock, after a single attempt."""
-        fresh = False
+        fresh, queued = False, False
         while True:
             sent = now()
-            wait = self._wait(sent)
+            # The first call only joins the queue, so that a lost answer is noticed soon.
+            wait = self._wait(sent) if queued else 0
             call = self._call(wait, fresh)
             self.calls += 1
-            self.pending = True
+            before, self.pending = self.pending, True
             try:
                 answer = answered((yield call))
             except Error as error:
-                self.repeat = True
+                self.pending, self.repeat = before or error.sent, self.repeat or error.sent
+                queued = False
                 # A kept connection was dead: that is no fault of the server. A new connection cannot be stale.
                 fresh = error.stale
                 if not fresh:
@@ -167,11 +177,13 @@ class Acquisition:
                     continue
                 self.measured_again = False
                 late = NetworkTimeout("the lock was granted, but the answer came after its time")
+                queued = False
                 yield from self._begin_anew(late)
             elif answer.status == 410:
                 # A repeat arrived after the lease that an earlier call had got was over.
                 self.pending = False
                 spent = Overloaded("the server no longer accepts the lease id of this acquire; try again")
+                queued = False
                 yield from self._begin_anew(spent)
             elif (busy := self._busy(answer)) is not None:
                 self.faults, self.failing_since = 0, NEVER
@@ -180,23 +192,22 @@ class Acquisition:
                     return None
                 if now() >= self.end:
                     raise Timeout("another client kept the lock for as long as `wait` allows")
-                if now() - sent < 10 * MILLISECOND:
+                if queued and now() - sent < 10 * MILLISECOND < wait * MILLISECOND:
                     # An answer that comes at once, again and again, must not become a storm of calls.
                     yield Pause(min(busy / 1000, max(0, self.end - now()) / SECOND))
+                queued = True
             else:
-                error = _wire.error(answer)
-                if not error.retryable:
+                failure = _wire.error(answer)
+                if not failure.retryable:
                     # The server refused before it did anything, unless it does not know itself.
-                    self.pending = self.calls > 1 or error.kind == "internal"
-                    raise error
-                self.repeat = True
-                yield from self._fault(error)
+                    self.pending = self.calls > 1 or failure.kind == "internal"
+                    raise failure
+                self.repeat, queued = True, False
+                yield from self._fault(failure)
 
     def _wait(self, sent: int) -> int:
         """How long the server is to wait, in milliseconds."""
-        if self.once:
-            return 0
-        return max(0, min(ceil_ms(self.end - sent), ceil_ms(nanoseconds(self.options.wait_per_call))))
+        return wait_ms(self.end - sent, nanoseconds(self.options.wait_per_call))
 
     def _call(self, wait: int, fresh: bool) -> Call:
         body = _wire.encode(
@@ -209,6 +220,7 @@ class Acquisition:
                 "limit": self.limit,
                 "metadata": self.options.metadata,
                 "wait_ms": wait or None,
+                "queue": None if self.once or wait else TICKET_MS,
                 "repeat": self.repeat,
             },
         )

@@ -18,10 +18,10 @@ from ._sockets import (
     MAX_IDLE,
     QUIET,
     SILENT,
-    UNREACHABLE,
     Watch,
     refusal,
     tune,
+    unreachable,
 )
 from ._wire import Answer, Call
 from .errors import Aborted, Error, NetworkTimeout, Unavailable
@@ -167,7 +167,7 @@ class Streams:
         if not done:
             opening.add_done_callback(_abort)
             opening.cancel()
-            raise Unavailable(UNREACHABLE)
+            raise unreachable()
         error = opening.exception()
         if isinstance(error, OSError):
             raise refusal(error) from error

@@ -30,7 +30,7 @@ PATHS: Final = {
 
 SENDS: Final[dict[str, frozenset[str]]] = {
     "Acquire": frozenset(
-        ("owner_id", "ttl_ms", "lease_id", "mode", "limit", "wait_ms", "metadata", "repeat"),
+        ("owner_id", "ttl_ms", "lease_id", "mode", "limit", "wait_ms", "queue", "metadata", "repeat"),
     ),
     "RenewMany": frozenset(("leases",)),
     "Renew": frozenset(("lock_name", "lease_id", "extend_by_ms", "fencing_token")),

@@ -434,7 +434,11 @@ class Locks:
         Args:
             name: The name of the mutex.
             skip: If another client holds it, do not run the function, and return None.
-            ttl, owner, metadata, max_hold, wait: They override the options of the client.
+            ttl: As in :func:`connect`; so are the other options.
+            owner: See there.
+            metadata: See there.
+            max_hold: See there.
+            wait: See there.
 
         Raises:
             Lost: The lease was lost while the function ran.
@@ -461,12 +465,13 @@ class Locks:
         """Look at a lock: its holders and waiters."""
         return await drive(self._core.open_parts().streams(), _looking.show(name, self._core.options))
 
-    async def list(self, prefix: str = "") -> AsyncIterator[LockInfo]:
-        """List the locks in use whose names begin with ``prefix``, in order."""
+    async def list(self, prefix: str = "", *, page_size: int = _looking.PAGE) -> AsyncIterator[LockInfo]:
+        """List the locks in use whose names begin with ``prefix``, in order, ``page_size`` in a request."""
         prefix, cursor = _looking.check_prefix(prefix), None
+        _looking.check_page_size(page_size)
         while True:
             streams = self._core.open_parts().streams()
-            found, cursor = await drive(streams, _looking.page(prefix, cursor, self._core.options))
+            found, cursor = await drive(streams, _looking.page(prefix, cursor, page_size, self._core.options))
             for lock in found:
                 yield lock
             if cursor is None:

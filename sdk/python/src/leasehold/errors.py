@@ -38,6 +38,8 @@ class Error(Exception):
     retry_after: float = 0.0
     #: A connection that was used before turned out to be dead.
     stale: bool = False
+    #: The server may have got the request.
+    sent: bool = True
 
 
 class InvalidArgument(Error, ValueError):
@@ -139,6 +141,7 @@ LOST: Final = {
     "revoked": "it was revoked",
     "max_hold": "it was held for as long as `max_hold` allows",
     "unattended": "the background work that renews it has ended",
+    "released": "it was released",
     "forked": "this process is a fork of the one that holds it",
 }
 

@@ -46,6 +46,11 @@ class Renewal:
         }
 
 
+def first_renewal(ttl: int, left: int) -> int:
+    """Return how long after the grant to renew. A repeated acquire gets what is left, and must renew sooner."""
+    return min(ttl // 3, left // 2)
+
+
 def renewal_timeout(ttl: int) -> int:
     """Return the time limit of a renewal: several fit between the first one and the deadline."""
     return min(ttl // 6, 5 * SECOND)
@@ -76,7 +81,7 @@ class HeldLease:
         self._reason: str | None = None
         self._deadline = min(deadline(grant.sent, grant.waited, grant.left, grant.ttl), self.hold_until)
         self._last = hold is not None and nanoseconds(hold) <= grant.ttl
-        self._next = NEVER if self._last else since + min(grant.ttl // 3, grant.left // 2)
+        self._next = NEVER if self._last else since + first_renewal(grant.ttl, grant.left)
         self._in_flight: int | None = None
         self._release_due = False
         self._listeners: list[Callable[[], None]] = []

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from leasehold import Error, InvalidArgument, fence_text, read_fence
-from leasehold import _clock, _held, _options, _steps, _wire
+from leasehold import Error, InvalidArgument, _clock, _held, _options, _steps, _wire, fence_text, read_fence
 
 from . import records
 

@@ -236,6 +236,9 @@ class Home:
                 if timer is not None:
                     timer.cancel()
         finally:
+            if self._pulse is not None:
+                self._pulse.cancel()
+                await asyncio.wait({self._pulse})
             streams.close()
 
     def _is_over(self) -> bool:

@@ -173,8 +173,12 @@ class Streams:
             raise refusal(error) from error
         reader, writer = opening.result()
         sock = writer.get_extra_info("socket")
-        if sock is not None:
+        try:
             tune(sock)
+        except OSError as broken:
+            # The server has closed it again already.
+            writer.transport.abort()
+            raise unreachable() from broken
         return Stream(reader, writer)
 
     def forget_idle(self) -> None:

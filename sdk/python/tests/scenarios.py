@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import http.client
+import itertools
 import json
 import queue
 import secrets
@@ -325,7 +326,7 @@ class Case:
 
     def do_fences(self, step: dict[str, Any]) -> None:
         fences = [self.locks[one].fence for one in step["rise"]]
-        assert all(a < b for a, b in zip(fences, fences[1:], strict=False)), f"{fences}"
+        assert all(a < b for a, b in itertools.pairwise(fences)), f"{fences}"
 
     def do_same(self, step: dict[str, Any]) -> None:
         first, second = (self.locks[one].fence for one in step["of"])

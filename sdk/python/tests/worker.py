@@ -255,8 +255,9 @@ async def play_async(worker: Worker, number: int, locks: leasehold.aio.Locks) ->
         verbs = VERBS[turn.lock["kind"], turn.mode]
 
         async def acquire(face: Any = face, verbs: Any = verbs, turn: Turn = turn) -> leasehold.aio.Lock | None:
-            got = await (getattr(face, verbs[1])() if turn.once else getattr(face, verbs[0])(wait=turn.wait))
-            return got  # type: ignore[no-any-return]
+            if turn.once:
+                return await getattr(face, verbs[1])()  # type: ignore[no-any-return]
+            return await getattr(face, verbs[0])(wait=turn.wait)  # type: ignore[no-any-return]
 
         acquiring = asyncio.ensure_future(acquire())
         if turn.cancel_after is not None:

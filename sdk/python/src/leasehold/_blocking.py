@@ -153,8 +153,9 @@ class Lock(Lease):
             return drive(self._parts.sockets, release(held.name, held.lease_id, held.options))
         except Aborted:
             # The client is closed, but this lock was still held.
-            home.send(Release(held))
-            return True
+            job = Release(held)
+            home.send(job)
+            return job.answer.result()
         except Error:
             raise
         except BaseException:

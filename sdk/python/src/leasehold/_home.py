@@ -17,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
 from . import _wire
@@ -44,7 +45,7 @@ FAREWELL: Final = 2.0
 
 
 class Job(Protocol):
-    """A release that no caller awaits."""
+    """A release in the background."""
 
     def steps(self) -> Steps[bool]:
         """Return the steps to send it."""
@@ -55,6 +56,8 @@ class Release:
 
     def __init__(self, held: HeldLease) -> None:
         self.held = held
+        #: Whether there was a lease to release.
+        self.answer: Future[bool] = Future()
 
     def steps(self) -> Steps[bool]:
         """Send the release, and again while the server does not answer."""
@@ -281,8 +284,12 @@ class Home:
     async def _send(self, job: Job) -> None:
         try:
             async with self._slots:
-                await self.drive(job.steps())
+                released = await self.drive(job.steps())
+            if isinstance(job, Release):
+                job.answer.set_result(released)
         except Error as error:
+            if isinstance(job, Release):
+                job.answer.set_exception(error)
             log.warning("could not release a lock, it ends with its ttl: %s", error)
         finally:
             self._unsent -= 1

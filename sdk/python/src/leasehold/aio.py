@@ -143,8 +143,9 @@ class Lock(Lease):
             return await drive(self._parts.streams(), release(held.name, held.lease_id, held.options))
         except Aborted:
             # The client is closed, but this lock was still held.
-            home.send(Release(held))
-            return True
+            job = Release(held)
+            home.send(job)
+            return await asyncio.wrap_future(job.answer)
         except Error:
             raise
         except BaseException:

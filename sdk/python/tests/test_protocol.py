@@ -135,9 +135,10 @@ class Addresses(unittest.TestCase):
             "http://h?cert=hush",
             "http://[h]",
         ):
-            with self.subTest(url), self.assertRaises(leasehold.InvalidArgument) as caught:
-                resolve(url)
-            self.assertNotIn("hush", str(caught.exception))
+            with self.subTest(url):
+                with self.assertRaises(leasehold.InvalidArgument) as caught:
+                    resolve(url)
+                self.assertNotIn("hush", str(caught.exception))
 
     def test_url_and_token_come_from_the_environment(self) -> None:
         with self.assertRaisesRegex(leasehold.InvalidArgument, "LEASEHOLD_URL"):

@@ -50,8 +50,10 @@ def resolve(
         raise _bad("the scheme must be http or https; start `leasehold serve` for other stores")
     if "@" in parts.netloc:
         raise _bad("it must not contain a token or a password; pass `token_file`, or set LEASEHOLD_TOKEN_FILE")
-    if not host or any(character.isspace() or not character.isprintable() for character in host + parts.path):
-        raise _bad("there is no host" if not host else "it has characters that are not allowed")
+    if not host:
+        raise _bad("there is no host")
+    if any(character.isspace() or not character.isprintable() for character in url.strip()):
+        raise _bad("it has characters that are not allowed")
     secure = parts.scheme == "https"
     options = _query(parts.query)
     token = _token(token, token_file, options.get("token_file"))

@@ -27,6 +27,11 @@ def _broken(what: str) -> Unavailable:
     return Unavailable(f"the server does not speak HTTP: {what}; if it uses TLS, write https:")
 
 
+def _digits(text: str) -> bool:
+    # `isdigit` alone also accepts digits that are not ASCII.
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
 class Reader:
     """Reads one answer."""
 
@@ -83,7 +88,7 @@ class Reader:
         del self._bytes[: end + 4]
         version, _, rest = lines[0].partition(" ")
         status = rest[:3]
-        if not version.startswith("HTTP/1.") or not status.isdigit():
+        if not version.startswith("HTTP/1.") or not _digits(status):
             raise _broken("the answer has no status line")
         if status.startswith("1"):
             # An interim answer; the real one follows.
@@ -102,14 +107,14 @@ class Reader:
 
     def _header(self, name: str, value: str) -> None:
         if name == "content-length":
-            if not value.isdigit() or int(value) > MAX_ANSWER:
+            if not _digits(value) or int(value) > MAX_ANSWER:
                 raise _broken("the length of the answer is wrong")
             self._length = int(value)
         elif name == "transfer-encoding":
             self._chunked = value.lower() == "chunked"
         elif name == "connection" and value.lower() == "close":
             self.reusable = False
-        elif name == "retry-after" and value.isdigit():
+        elif name == "retry-after" and _digits(value):
             self._retry_after = float(min(int(value), 3600))
 
     def _chunks(self) -> bool:

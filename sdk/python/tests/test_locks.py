@@ -611,7 +611,7 @@ class Access(unittest.TestCase):
                          "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem")  # fmt: skip
         file = {name: str(self.dir / name) for name in os.listdir(self.dir)}
         tls = ["--tls-cert", file["server.pem"], "--tls-key", file["server.key"]]
-        good = {"ca": file["server-ca.pem"], "cert": file["client.pem"], "key": file["client.key"]}
+        good: dict[str, Any] = {"ca": file["server-ca.pem"], "cert": file["client.pem"], "key": file["client.key"]}
         with Server(*tls, "--tls-client-ca", file["client-ca.pem"], scheme="https") as secure:
             self.both("x", url=secure.url, **good)
             with leasehold.connect(secure.url) as locks, self.assertRaisesRegex(leasehold.Unavailable, "`ca`"):

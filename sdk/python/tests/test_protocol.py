@@ -167,7 +167,8 @@ class Addresses(unittest.TestCase):
             resolve("http://h", token="a", token_file=self.file)
 
     def test_certificates_are_checked_at_once(self) -> None:
-        for options in ({"ca": self.file}, {"cert": self.file, "key": self.file}, {"cert": self.file}):
+        bad: list[dict[str, Any]] = [{"ca": self.file}, {"cert": self.file, "key": self.file}, {"cert": self.file}]
+        for options in bad:
             with self.assertRaises(leasehold.InvalidArgument):
                 resolve("https://h", **options)
         with self.assertRaisesRegex(leasehold.InvalidArgument, "https"):
@@ -220,7 +221,7 @@ class Arguments(unittest.TestCase):
         with self.assertRaisesRegex(leasehold.InvalidArgument, "aio"):
             self.locks.locked("x")(coroutine)
         with self.assertRaisesRegex(leasehold.InvalidArgument, "async def"):
-            leasehold.aio.connect("http://h").locked("x")(print)  # type: ignore[type-var]
+            leasehold.aio.connect("http://h").locked("x")(print)  # type: ignore[arg-type]
 
     def test_no_secret_is_shown(self) -> None:
         mutex = self.locks.mutex("x", metadata="hush-metadata")

@@ -61,8 +61,7 @@ class Core:
         self.address, self.options = address, options
         self._parts = Parts(address)
         self._closed = False
-        # The thread ends with the client and its last lease.
-        weakref.finalize(self, Home.end, self._parts.home).atexit = False
+        weakref.finalize(self, _unused, self._parts).atexit = False
 
     def parts(self) -> Parts:
         """Return what belongs to this process: a fork makes its own."""
@@ -72,7 +71,7 @@ class Core:
             parts = self._parts = Parts(self.address)
             if self._closed:
                 parts.close()
-            weakref.finalize(self, Home.end, parts.home).atexit = False
+            weakref.finalize(self, _unused, parts).atexit = False
         return parts
 
     def open_parts(self) -> Parts:
@@ -91,6 +90,13 @@ class Core:
     def __repr__(self) -> str:
         scheme = "https" if self.address.tls is not None else "http"
         return f"{scheme}://{self.address.host}:{self.address.port}{self.address.base}"
+
+
+def _unused(parts: Parts) -> None:
+    """Clean up after a client that was garbage collected. The thread ends with its last lease."""
+    if parts.process == os.getpid():
+        parts.sockets.forget_idle()
+        parts.home.end()
 
 
 class Lease:

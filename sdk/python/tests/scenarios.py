@@ -191,6 +191,8 @@ class Case:
                 options[option] = step[option]
         if "max_hold" in step:
             options["max_hold"] = step["max_hold"] / 1000
+        if "options" in step:
+            self.make(step["client"], step["options"])
         client, kind, name = self.client(step), step.get("kind", "mutex"), self.full(step)
         verbs = {
             "mutex": ("mutex", "lock", "try_lock"),

@@ -107,6 +107,13 @@ class Blocking(unittest.TestCase):
                 self.assertEqual((lock.lost.reason, lock.state, lock.valid_for), ("revoked", "lost", 0))
         self.assertEqual(caught.exception.reason, "revoked")
         self.assertFalse(lock.release())
+        # The lease of a revoked lock lasts until its ttl ends, unless its holder gives it up.
+        lock = self.locks.mutex(f"{self.name}/long", ttl=60).lock()
+        self.locks.revoke(lock.name)
+        lock._held.refuse("revoked")
+        self.assertTrue(lock.release())
+        self.assertEqual(server.count(f"{self.name}%2Flong"), (0, 0))
+        self.assertFalse(lock.release())
 
     def test_release_that_fails_hides_no_error(self) -> None:
         with Server() as other:

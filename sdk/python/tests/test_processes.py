@@ -219,13 +219,13 @@ class Processes(unittest.TestCase):
         inside: str | None = None
         last = rounds = 0
         for line in sorted(log.read_text().splitlines(), key=lambda line: int(line.split()[3])):
-            me, word, fence, _ = line.split()
+            process, word, fence, _ = line.split()
             if word == "enter":
                 self.assertIn(inside, (None, "0", "1"), "only a killed process leaves the lock without a word")
                 self.assertGreater(int(fence), last)
-                inside, last, rounds = me, int(fence), rounds + 1
+                inside, last, rounds = process, int(fence), rounds + 1
             else:
-                self.assertEqual(inside, me)
+                self.assertEqual(inside, process)
                 inside = None
         self.assertGreaterEqual(rounds, 60)
 

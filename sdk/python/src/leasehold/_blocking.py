@@ -16,11 +16,10 @@ from ._address import resolve
 from ._clock import now
 from ._core import Core, Lease, Parts
 from ._held import HeldLease
-from ._home import Release
 from ._looking import LockInfo
 from ._options import Mode, Options, normal_name
 from ._sockets import Sockets
-from ._steps import Acquisition, Pause, Steps, T, release
+from ._steps import Acquisition, Pause, Steps, T
 from .errors import Aborted, Error, InvalidArgument
 
 P = ParamSpec("P")
@@ -141,25 +140,24 @@ class Lock(Lease):
     def release(self) -> bool:
         """Release the lock, and wait for the answer.
 
-        Returns whether there was a lease to release: False if it is lost or was released before.
+        Returns whether there was a lease to release: False if it is gone or was released before.
 
         Raises:
             Error: The server did not confirm it within ``release_timeout``. The lease then ends with its ttl.
         """
-        if not self._begin_release():
+        job = self._begin_release()
+        if job is None:
             return False
-        held, home = self._held, self._parts.home
         try:
-            return drive(self._parts.sockets, release(held.name, held.lease_id, held.options))
+            return drive(self._parts.sockets, job.steps())
         except Aborted:
             # The client is closed, but this lock was still held.
-            job = Release(held)
-            home.send(job)
+            self._parts.home.send(job)
             return job.answer.result()
         except Error:
             raise
         except BaseException:
-            home.send(Release(held))
+            self._parts.home.send(job)
             raise
 
     def __enter__(self) -> Lock:
@@ -173,7 +171,7 @@ class Lock(Lease):
     ) -> None:
         lost = self._end(error)
         if lost is not None:
-            self._begin_release()
+            self._release_in_background()
             raise lost
         try:
             self.release()

@@ -9,7 +9,7 @@ from typing import Final, NoReturn
 
 from ._address import Address
 from ._held import HeldLease
-from ._home import Home
+from ._home import Home, Release
 from ._options import Options
 from ._sockets import Sockets
 from ._streams import Streams
@@ -173,16 +173,23 @@ class Lease:
         if state == "released":
             raise Lost("released")
 
-    def _begin_release(self) -> bool:
-        """End holding and renewing. Returns whether there is something to release."""
-        if self._held.is_copy():
-            # It belongs to the process that this one is a fork of.
-            self._finalizer.detach()
-            return False
+    def _begin_release(self) -> Release | None:
+        """End holding and renewing. Returns what is to be sent, once.
+
+        The release of a lost lock is sent too: it acts only on this very lease, which may last a little longer.
+        """
+        first = self._finalizer.detach() is not None
+        if self._held.is_copy() or not first:
+            # In a fork, it belongs to the other process.
+            return None
         held = self._held.release()
-        self._finalizer.detach()
         self._parts.home.forget(self._held)
-        return held
+        return Release(self._held, held=held)
+
+    def _release_in_background(self) -> None:
+        job = self._begin_release()
+        if job is not None:
+            self._parts.home.send(job)
 
     def _end(self, error: BaseException | None) -> Lost | None:
         """At the end of a block: return the loss, if that is what the block ends with."""

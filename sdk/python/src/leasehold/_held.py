@@ -83,7 +83,6 @@ class HeldLease:
         self._last = hold is not None and nanoseconds(hold) <= grant.ttl
         self._next = NEVER if self._last else since + first_renewal(grant.ttl, grant.left)
         self._in_flight: int | None = None
-        self._release_due = False
         self._listeners: list[Callable[[], None]] = []
         #: Set when the lock is lost or released.
         self.over = threading.Event()
@@ -100,7 +99,6 @@ class HeldLease:
         if not self._is_alive():
             return []
         self._state, self._reason = "lost", reason
-        self._release_due = reason == "max_hold"
         self.over.set()
         listeners, self._listeners = self._listeners, []
         return listeners
@@ -182,9 +180,7 @@ class HeldLease:
     def wanted(self) -> int:
         """Return when to look again."""
         with self._lock:
-            if self._is_alive():
-                return min(self._next, self._deadline)
-            return 0 if self._release_due else NEVER
+            return min(self._next, self._deadline) if self._is_alive() else NEVER
 
     def renewal(self, ahead: int) -> Renewal | None:
         """Return the renewal that is due within this many nanoseconds."""
@@ -202,12 +198,6 @@ class HeldLease:
                 renewal = Renewal(self, at, extend, left <= self.ttl, renewal_timeout(self.ttl) / SECOND)
         self._tell(listeners)
         return renewal
-
-    def must_release(self) -> bool:
-        """Whether ``max_hold`` has ended it, and the lease is still to be released. Says so once."""
-        with self._lock:
-            due, self._release_due = self._release_due, False
-            return due
 
     def confirm(self, renewal: Renewal, left: int) -> None:
         """Apply a confirmed renewal. A confirmation after the deadline is too late."""

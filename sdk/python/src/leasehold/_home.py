@@ -54,14 +54,16 @@ class Job(Protocol):
 class Release:
     """The release of a lease that was held."""
 
-    def __init__(self, held: HeldLease) -> None:
-        self.held = held
+    def __init__(self, lease: HeldLease, *, held: bool) -> None:
+        self.lease, self.held = lease, held
         #: Whether there was a lease to release.
         self.answer: Future[bool] = Future()
 
     def steps(self) -> Steps[bool]:
         """Send the release, and again while the server does not answer."""
-        return release(self.held.name, self.held.lease_id, self.held.options)
+        lease = self.lease
+        fields = {"lease_id": lease.lease_id, "fencing_token": lease.fence}
+        return release(lease.name, fields, lease.options, held=self.held)
 
 
 class Home:
@@ -263,9 +265,7 @@ class Home:
             item = self._mail.popleft()
             if isinstance(item, HeldLease):
                 self.forget(item)
-                if not item.release():
-                    continue
-                item = Release(item)
+                item = Release(item, held=item.release())
             self._unsent += 1
             self._begin(self._send(item))
 
@@ -327,9 +327,6 @@ class Home:
 
     def _lost(self, held: HeldLease) -> None:
         report_loss(held)
-        if held.must_release():
-            self._unsent += 1
-            self._begin(self._send(Release(held)))
         self.forget(held)
 
     async def _renew(self, batch: list[tuple[Renewal, bytes]]) -> None:

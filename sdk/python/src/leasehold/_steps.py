@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -105,7 +105,8 @@ class GiveBack:
 
     def steps(self) -> Steps[bool]:
         """Release it, and make the store refuse its id from now on: an attempt may still be on its way."""
-        return release(self.name, self.lease_id, self.options, unanswered=ceil_ms(self.ttl))
+        fields = {"lease_id": self.lease_id, "unanswered": ceil_ms(self.ttl)}
+        return release(self.name, fields, self.options, held=True)
 
 
 class Acquisition:
@@ -265,9 +266,12 @@ class Acquisition:
             raise error
 
 
-def release(name: str, lease_id: str, options: Options, *, unanswered: int | None = None) -> Steps[bool]:
-    """Release a lease, and again while the server does not answer. Returns whether there was one to release."""
-    body = _wire.encode("Release", {"lease_id": lease_id, "unanswered": unanswered})
+def release(name: str, fields: Mapping[str, object], options: Options, *, held: bool) -> Steps[bool]:
+    """Release a lease, and again while the server does not answer. Returns whether there was one to release.
+
+    ``held`` says that it was held until now. If it is gone after a try that got no answer, that try may have done it.
+    """
+    body = _wire.encode("Release", fields)
     end = now() + nanoseconds(options.release_timeout)
     faults, unsure, fresh = 0, False, False
     while True:
@@ -275,8 +279,7 @@ def release(name: str, lease_id: str, options: Options, *, unanswered: int | Non
         try:
             call = Call("POST", _wire.path("release", name), body, timeout, fresh=fresh)
             answer = answered((yield call))
-            # If an earlier try got no answer, it may have done it.
-            return bool(_wire.ok("Released", answer)["released"]) or unsure
+            return bool(_wire.ok("Released", answer)["released"]) or (held and unsure)
         except Error as error:
             if not error.retryable:
                 raise

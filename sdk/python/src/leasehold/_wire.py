@@ -34,7 +34,7 @@ SENDS: Final[dict[str, frozenset[str]]] = {
     ),
     "RenewMany": frozenset(("leases",)),
     "Renew": frozenset(("lock_name", "lease_id", "extend_by_ms", "fencing_token")),
-    "Release": frozenset(("lease_id", "unanswered")),
+    "Release": frozenset(("lease_id", "fencing_token", "unanswered")),
     "Revoke": frozenset(("now", "fencing_token")),
 }
 

@@ -28,10 +28,10 @@ from ._blocking import check_limit
 from ._clock import now
 from ._core import Core, Lease, Parts
 from ._held import HeldLease
-from ._home import Release, drive
+from ._home import drive
 from ._looking import LockInfo
 from ._options import Mode, Options, normal_name
-from ._steps import Acquisition, release
+from ._steps import Acquisition
 from .errors import Aborted, Error, InvalidArgument
 
 __all__ = ["Acquiring", "Lock", "Locks", "LostSignal", "Mutex", "RwLock", "Semaphore", "connect"]
@@ -131,25 +131,24 @@ class Lock(Lease):
     async def release(self) -> bool:
         """Release the lock, and wait for the answer. If cancelled, the release is sent in the background.
 
-        Returns whether there was a lease to release: False if it is lost or was released before.
+        Returns whether there was a lease to release: False if it is gone or was released before.
 
         Raises:
             Error: The server did not confirm it within ``release_timeout``. The lease then ends with its ttl.
         """
-        if not self._begin_release():
+        job = self._begin_release()
+        if job is None:
             return False
-        held, home = self._held, self._parts.home
         try:
-            return await drive(self._parts.streams(), release(held.name, held.lease_id, held.options))
+            return await drive(self._parts.streams(), job.steps())
         except Aborted:
             # The client is closed, but this lock was still held.
-            job = Release(held)
-            home.send(job)
+            self._parts.home.send(job)
             return await asyncio.wrap_future(job.answer)
         except Error:
             raise
         except BaseException:
-            home.send(Release(held))
+            self._parts.home.send(job)
             raise
 
     async def __aenter__(self) -> Lock:
@@ -170,7 +169,7 @@ class Lock(Lease):
             error = None
         lost = self._end(error)
         if lost is not None:
-            self._begin_release()
+            self._release_in_background()
             raise lost
         try:
             await self.release()

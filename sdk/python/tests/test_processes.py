@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pathlib
+import queue
 import signal
 import subprocess
 import sys
@@ -39,19 +40,31 @@ class Child:
             text=True,
         )
 
-    def hear(self) -> str:
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        for line in self.process.stdout:
+            self._lines.put(line.strip())
+        self._lines.put("")
+
+    def hear(self) -> str:
+        line = self._lines.get(timeout=60)
         if not line:
-            raise AssertionError(f"the program ended: {self.process.communicate()[1]}")
-        return line.strip()
+            assert self.process.stderr is not None
+            raise AssertionError(f"the program ended: {self.process.stderr.read()}")
+        return line
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def end(self) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 class Processes(unittest.TestCase):
@@ -75,22 +88,21 @@ class Processes(unittest.TestCase):
         with self.locks.mutex("x").lock(wait=30):
             child.signal(signal.SIGCONT)
             self.assertEqual(child.hear(), "lost deadline_passed")
-        child.process.communicate(timeout=30)
-        self.assertEqual(child.process.returncode, 0)
+        self.assertEqual(child.process.wait(30), 0)
 
     def test_stopped_holder_learns_of_the_loss_at_its_first_look(self) -> None:
         self.take_over(
             self.child("""
             lock = leasehold.connect().mutex("x", ttl=2).lock()
             say("held")
-            last = time.monotonic()
             while True:
-                # A pause between two looks is the stop; the look after it is the first.
-                looked = time.monotonic()
-                if looked - last > 1.9:
-                    say("lost " + str(lock.lost.reason))
+                # A look after the deadline finds the loss, whether or not a timer has run since.
+                deadline, at = lock.deadline_ns, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                if lock.lost.is_set():
                     break
-                last = looked
+                if at >= deadline and deadline == lock.deadline_ns:
+                    say("not seen")
+            say("lost " + str(lock.lost.reason))
             """)
         )
 

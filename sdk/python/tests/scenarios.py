@@ -133,7 +133,7 @@ class Case:
                 began = time.monotonic()
                 try:
                     getattr(self, "do_" + step["do"])(step)
-                except Exception as error:
+                except (AssertionError, leasehold.Error, TimeoutError) as error:
                     raise AssertionError(f"{json.dumps(step)[:300]}: {type(error).__name__}: {error}") from error
                 took = (time.monotonic() - began) * 1000
                 limit = step.get("within", 10_000) + step.get("ms", 0)

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import sys
 import threading
 import unittest
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import leasehold
-from leasehold import _clock, _held, _home, _steps
+from leasehold import _clock, _held, _home, _sockets, _steps
 
 from . import scenarios
 from .bench import Bench, Server, vectors
+from .test_locks import until
 from .test_processes import block_the_loop
 
 Patches = contextlib.AbstractContextManager[Any]
@@ -45,25 +50,35 @@ def renewal_counted_from_the_answer() -> Patches:
 
 
 def loss_that_heals() -> Patches:
-    original = _held.HeldLease.confirm
+    original, original_lost = _held.HeldLease.confirm, _home.Home._lost
 
     def confirm(self: Any, renewal: Any, left: int) -> None:
-        self._state, self._reason = "held", None
-        self._deadline = max(self._deadline, _clock.now() + _clock.SECOND)
+        if self._state == "lost":
+            self._state, self._reason = "held", None
+            self._deadline = _clock.now() + _clock.SECOND
         original(self, renewal, left)
 
-    def forgiving(self: Any, held: Any) -> None:
-        self.schedule(held)
+    async def go_on(home: Any, held: Any) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            renewal = _held.Renewal(held, _clock.now(), held.ttl, False, 1.0)
+            for batch in _home.batches([renewal]):
+                await home._renew(batch)
 
-    stack = contextlib.ExitStack()
-    stack.enter_context(mock.patch.object(_held.HeldLease, "confirm", confirm))
-    stack.enter_context(mock.patch.object(_home.Home, "_lost", forgiving))
-    return stack
+    def lost(self: Any, held: Any) -> None:
+        original_lost(self, held)
+        self._begin(go_on(self, held))
+
+    return both(
+        mock.patch.object(_held.HeldLease, "confirm", confirm),
+        mock.patch.object(_home.Home, "_lost", lost),
+    )
 
 
-def loss_not_seen_by_a_timer() -> Patches:
-    return mock.patch.object(_home, "NAP", 3600), mock.patch.object(  # type: ignore[return-value]
-        _held.HeldLease, "wanted", lambda self: self._next if self._is_alive() else _clock.NEVER
+def hanging_renewal_that_hides_the_loss() -> Patches:
+    return both(
+        mock.patch.object(_held, "renewal_timeout", lambda ttl: 3600 * _clock.SECOND),
+        mock.patch.object(_held.HeldLease, "wanted", lambda self: self._next if self._is_alive() else _clock.NEVER),
     )
 
 
@@ -83,10 +98,10 @@ def renewal_on_the_users_thread() -> Patches:
             await asyncio.sleep(0.005)
         await original_renew(self, batch)
 
-    stack = contextlib.ExitStack()
-    stack.enter_context(mock.patch.object(_home.Home, "hold", hold))
-    stack.enter_context(mock.patch.object(_home.Home, "_renew", renew))
-    return stack
+    return both(
+        mock.patch.object(_home.Home, "hold", hold),
+        mock.patch.object(_home.Home, "_renew", renew),
+    )
 
 
 def retry_with_a_new_id() -> Patches:
@@ -113,21 +128,16 @@ def give_back_that_allows_the_late_call() -> Patches:
 
 
 def dead_connection_kept() -> Patches:
-    from leasehold import _sockets, _streams
-
-    stack = contextlib.ExitStack()
-    for kind in (_sockets.Connection, _streams.Stream):
-        stack.enter_context(mock.patch.object(kind, "is_dead", lambda self: False))
-    stack.enter_context(
-        mock.patch.object(leasehold.Unavailable, "stale", property(lambda self: False, lambda *_: None))
+    return both(
+        mock.patch.object(_sockets.Connection, "is_dead", lambda self: False),
+        mock.patch.object(leasehold.Unavailable, "stale", property(lambda self: False, lambda *_: None)),
     )
-    return stack
 
 
 @contextlib.contextmanager
-def planted(patches: Patches) -> Iterator[None]:
+def both(*patches: Patches) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
-        for one in patches if isinstance(patches, tuple) else (patches,):
+        for one in patches:
             stack.enter_context(one)
         yield
 
@@ -163,6 +173,48 @@ def lost_try_is_given_back() -> None:
         scenarios.Case(case, scenarios.BlockingSide(), bench.server, bench.proxy, False, bench).run()
 
 
+def renewals_count_from_sending() -> None:
+    """After a renewal, the time left is never more than it was when the renewal was sent."""
+    with Bench() as bench, leasehold.connect(bench.proxy) as locks, locks.mutex("l", ttl=6) as lock:
+        bench.command("delay to-client 700")
+        first, until = lock.deadline_ns, _clock.now() + 8 * _clock.SECOND
+        while lock.deadline_ns == first:
+            assert _clock.now() < until, "nothing was renewed"
+            assert lock.valid_for <= 6 - 0.062, f"{lock.valid_for} s are left"
+        assert lock.valid_for <= 6 - 0.062 - 0.7, f"{lock.valid_for} s are left right after the answer"
+        bench.command("pass")
+
+
+def given_up_id_is_refused() -> None:
+    """The id of an acquire that was given up is refused for good, however late a call with it arrives."""
+    ids: list[str] = []
+
+    def new_lease_id(original: Callable[[], str] = _steps.new_lease_id) -> str:
+        ids.append(original())
+        return ids[-1]
+
+    with Bench() as bench, leasehold.connect(bench.proxy, request_timeout=1) as locks:
+        bench.command("swallow /acquire")
+        try:
+            with mock.patch.object(_steps, "new_lease_id", new_lease_id):
+                locks.mutex("l").try_lock()
+        except leasehold.NetworkTimeout:
+            pass
+        with leasehold.connect(bench.server) as direct:
+            until(lambda: not direct.show("l").held, "a free lock")
+        fields = {"owner_id": "late", "ttl_ms": 1000, "lease_id": ids[0]}
+        request = urllib.request.Request(
+            f"{bench.server}/v1/locks/l/acquire", json.dumps(fields).encode(), {"content-type": "application/json"}
+        )
+        try:
+            urllib.request.urlopen(request, timeout=10).close()
+        except urllib.error.HTTPError as refused:
+            with refused:
+                assert refused.code == 410, f"refused with {refused.code}"
+        else:
+            raise AssertionError("the id was granted again")
+
+
 class Planted(unittest.TestCase):
     def setUp(self) -> None:
         logging.getLogger("leasehold").setLevel(logging.CRITICAL + 1)
@@ -170,9 +222,10 @@ class Planted(unittest.TestCase):
 
     def caught(self, patches: Patches, check: Callable[[], None]) -> None:
         try:
-            with planted(patches):
+            with patches:
                 check()
-        except (AssertionError, leasehold.Error):
+        except (AssertionError, leasehold.Error) as red:
+            print(f"{self._testMethodName}: {red}"[:300], file=sys.stderr)
             return
         self.fail("the check did not see the planted bug")
 
@@ -180,13 +233,13 @@ class Planted(unittest.TestCase):
         self.caught(deadline_counted_from_the_answer(), scenario("deadline-from-sending", blocking=True))
 
     def test_renewal_from_the_answer_is_caught(self) -> None:
-        self.caught(renewal_counted_from_the_answer(), scenario("old-answer"))
+        self.caught(renewal_counted_from_the_answer(), renewals_count_from_sending)
 
     def test_loss_that_heals_is_caught(self) -> None:
         self.caught(loss_that_heals(), scenario("loss-does-not-heal"))
 
-    def test_loss_without_a_timer_is_caught(self) -> None:
-        self.caught(loss_not_seen_by_a_timer(), scenario("lost-signal", blocking=True))
+    def test_loss_hidden_by_a_hanging_renewal_is_caught(self) -> None:
+        self.caught(hanging_renewal_that_hides_the_loss(), scenario("lost-signal", blocking=True))
 
     def test_renewal_on_the_users_thread_is_caught(self) -> None:
         self.caught(renewal_on_the_users_thread(), blocked_loop)
@@ -198,13 +251,19 @@ class Planted(unittest.TestCase):
         self.caught(cancel_without_give_back(), lost_try_is_given_back)
 
     def test_give_back_without_unanswered_is_caught(self) -> None:
-        self.caught(give_back_that_allows_the_late_call(), scenario("late-try", blocking=True))
+        self.caught(give_back_that_allows_the_late_call(), given_up_id_is_refused)
 
     def test_dead_connection_is_caught(self) -> None:
         self.caught(dead_connection_kept(), scenario("dead-connection", blocking=True))
 
-    def test_checks_pass_while_nothing_is_broken(self) -> None:
+    def test_lost_try_is_given_back(self) -> None:
         lost_try_is_given_back()
+
+    def test_renewals_count_from_sending(self) -> None:
+        renewals_count_from_sending()
+
+    def test_given_up_id_is_refused(self) -> None:
+        given_up_id_is_refused()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import http.client
+import itertools
 import json
 import statistics
 import subprocess
@@ -45,13 +46,11 @@ def bare(url: str) -> Callable[[], None]:
     return pair
 
 
-def rate(pair: Callable[[], None], seconds: float) -> float:
-    """Return pairs a second."""
-    count, began = 0, time.perf_counter()
-    while (took := time.perf_counter() - began) < seconds:
-        pair()
-        count += 1
-    return count / took
+def timed(pair: Callable[[], None]) -> tuple[float, float]:
+    """Return how long a pair took, and how much of that was this process's own work."""
+    began, worked = time.perf_counter(), time.process_time()
+    pair()
+    return time.perf_counter() - began, time.process_time() - worked
 
 
 def pairs(url: str, seconds: float) -> None:
@@ -63,14 +62,16 @@ def pairs(url: str, seconds: float) -> None:
             pass
 
     other = bare(url)
-    rate(sdk, 0.2), rate(other, 0.2)
-    # In turns, so that what else the machine does meets both.
-    ours, theirs = [], []
-    for _ in range(4):
-        ours.append(rate(sdk, seconds / 4))
-        theirs.append(rate(other, seconds / 4))
-    sdk_rate, bare_rate = statistics.median(ours), statistics.median(theirs)
-    print(f"pairs a second: {sdk_rate:.0f}, bare {bare_rate:.0f}, ratio {sdk_rate / bare_rate:.2f}")
+    times: dict[str, list[tuple[float, float]]] = {"sdk": [], "bare": []}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        # In turns, so that what else the machine does meets both.
+        times["sdk"].append(timed(sdk))
+        times["bare"].append(timed(other))
+    rates = {name: 1 / statistics.median(took for took, _ in all_) for name, all_ in times.items()}
+    work = {name: statistics.median(worked for _, worked in all_) * 1e6 for name, all_ in times.items()}
+    print(f"pairs a second: {rates['sdk']:.0f}, bare {rates['bare']:.0f}, ratio {rates['sdk'] / rates['bare']:.2f}")
+    print(f"processor time for a pair: {work['sdk']:.0f} us, bare {work['bare']:.0f} us")
     locks.close()
 
 
@@ -96,7 +97,7 @@ def hand_over(url: str, rounds: int) -> None:
         said, _ = one.communicate()
         turns += [(*map(int, line.split()), number) for line in said.splitlines()]
     turns.sort()
-    took = [(b[1] - a[2]) / 1e6 for a, b in zip(turns, turns[1:], strict=False) if a[3] != b[3]]
+    took = [(b[1] - a[2]) / 1e6 for a, b in itertools.pairwise(turns) if a[3] != b[3]]
     parts = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port)
     trips = []

@@ -21,6 +21,8 @@ EXAMPLES = {
 
 
 class Examples(unittest.TestCase):
+    server: Server
+
     @classmethod
     def setUpClass(cls) -> None:
         cls.server = Server().start()

@@ -134,6 +134,9 @@ class Processes(unittest.TestCase):
     def test_interrupted_wait_leaves_nothing(self) -> None:
         with self.locks.mutex("x"):
             child = self.child("""
+                import signal
+                # A shell may have started the tests with this signal ignored.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 locks = leasehold.connect()
                 say("waits")
                 try:

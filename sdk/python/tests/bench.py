@@ -34,7 +34,7 @@ def leasehold_bin() -> str:
 
 
 def proxy_bin() -> str:
-    return program("LEASEHOLD_FAULT_PROXY", "examples/sdk-proxy", "examples/sdk_proxy")
+    return program("LEASEHOLD_FAULT_PROXY", "examples/fault-proxy")
 
 
 def vectors() -> dict[str, object]:

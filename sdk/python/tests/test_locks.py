@@ -20,6 +20,7 @@ import unittest
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import leasehold
 import leasehold.aio
@@ -298,6 +299,34 @@ class Blocking(unittest.TestCase):
         for lock in locks:
             lock.check()
             lock.release()
+
+    def test_log_that_blocks_delays_no_renewal(self) -> None:
+        entered, go_on = threading.Event(), threading.Event()
+
+        class Blocking(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                entered.set()
+                go_on.wait(60)
+
+        logger, handler = logging.getLogger("leasehold"), Blocking()
+        level = logger.level
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
+        try:
+            lost = self.locks.mutex(f"{self.name}/lost", ttl=0.6).lock()
+            self.locks.revoke(lost.name)
+            self.assertTrue(entered.wait(20), "the loss was not logged")
+            with self.locks.mutex(self.name, ttl=2) as lock:
+                self.assertFalse(lock.lost.wait(4))
+        finally:
+            go_on.set()
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+    def test_proxy_of_the_environment_is_not_used(self) -> None:
+        with mock.patch.dict(os.environ, {"http_proxy": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}):
+            with leasehold.connect(server.url) as locks, locks.mutex(self.name) as lock:
+                lock.check()
 
 
 class Fork(unittest.TestCase):

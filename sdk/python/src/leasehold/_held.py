@@ -15,12 +15,11 @@ from typing import Literal
 
 from ._clock import MILLISECOND, NEVER, SECOND, ceil_ms, deadline, nanoseconds, now
 from ._options import Mode, Options
+from ._report import report
 from ._steps import Grant
 from .errors import LOST, Lost
 
 State = Literal["held", "at_risk", "lost", "released"]
-
-log = logging.getLogger("leasehold")
 
 _numbers = itertools.count(1)
 
@@ -210,7 +209,7 @@ class HeldLease:
                 self._next = NEVER if renewal.last else renewal.sent + self.ttl // 3
                 self._in_flight = None
                 if self._state == "at_risk":
-                    log.info("renewed again: fence %d", self.fence)
+                    report(logging.INFO, "renewed again: fence %d", self.fence)
                 self._state = "held"
         self._tell(listeners)
 
@@ -234,10 +233,10 @@ class HeldLease:
     def _risk(self, why: str) -> None:
         if self._state == "held":
             self._state = "at_risk"
-            log.warning("a renewal failed, the lock is at risk: fence %d: %s", self.fence, why)
+            report(logging.WARNING, "a renewal failed, the lock is at risk: fence %d: %s", self.fence, why)
 
 
 def report_loss(held: HeldLease) -> None:
     """Log that a lock is lost."""
     reason = held.reason() or ""
-    log.warning("lost a lock: fence %d: %s", held.fence, LOST.get(reason, reason))
+    report(logging.WARNING, "lost a lock: fence %d: %s", held.fence, LOST.get(reason, reason))

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,12 +25,11 @@ from . import _wire
 from ._address import Address
 from ._clock import MILLISECOND, NEVER, SECOND, now
 from ._held import HeldLease, Renewal, report_loss
+from ._report import flush, report
 from ._steps import Pause, Steps, T, ask, release
 from ._streams import Streams
 from ._wire import Call
 from .errors import Error
-
-log = logging.getLogger("leasehold")
 
 #: Leases that are due within this time are renewed together.
 AHEAD: Final = 50 * MILLISECOND
@@ -203,7 +203,7 @@ class Home:
             loop.run_until_complete(self._main())
             loop.run_until_complete(loop.shutdown_asyncgens())
         except Exception:
-            log.exception("the background thread of leasehold failed; its locks are lost")
+            report(logging.ERROR, "the background thread failed, its locks are lost:\n%s", traceback.format_exc())
             self._abandon(loop)
         finally:
             loop.close()
@@ -277,7 +277,8 @@ class Home:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._work.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("background work of leasehold failed", exc_info=task.exception())
+            why = "".join(traceback.format_exception(task.exception()))
+            report(logging.ERROR, "background work failed:\n%s", why)
         if self._bell is not None:
             self._bell.set()
 
@@ -290,7 +291,7 @@ class Home:
         except Error as error:
             if isinstance(job, Release):
                 job.answer.set_exception(error)
-            log.warning("could not release a lock, it ends with its ttl: %s", error)
+            report(logging.WARNING, "could not release a lock, it ends with its ttl: %s", error)
         finally:
             self._unsent -= 1
 
@@ -446,3 +447,4 @@ def _farewell() -> None:
             waiting.append(home.settle())
     for event in waiting:
         event.wait(max(0, until - time.monotonic()))
+    flush(max(0, until - time.monotonic()))

@@ -236,7 +236,7 @@ class Blocking(unittest.TestCase):
         free(self.name)
 
     def test_close_ends_waits_and_keeps_held_locks(self) -> None:
-        locks = leasehold.connect(server.url)
+        locks = leasehold.connect(server.url, wait_per_call=50)
         lock = locks.mutex(self.name, ttl=1.5).lock()
         errors: list[BaseException] = []
 
@@ -446,7 +446,8 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
                     reached.append("cancelled")
                     raise
         self.assertEqual((caught.exception.reason, reached), ("revoked", ["cancelled"]))
-        # The task goes on as if nothing had happened.
+        # The task goes on as if nothing had happened. From Python 3.11 on, it counts its cancellations.
+        self.assertEqual(getattr(asyncio.current_task(), "cancelling", int)(), 0)
         await asyncio.sleep(0)
 
     async def test_error_of_the_body_wins_over_the_loss(self) -> None:
@@ -515,6 +516,8 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
 
     async def test_cancelled_release_is_still_sent(self) -> None:
         lock = await self.locks.mutex(self.name).lock()
+        # It needs a new connection, so nothing is sent before it is cancelled.
+        lock._parts.streams().forget_idle()
         releasing = asyncio.ensure_future(lock.release())
         await asyncio.sleep(0)
         releasing.cancel()
@@ -576,7 +579,7 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
         await asyncio.to_thread(free, self.name)
 
     async def test_close_ends_waits(self) -> None:
-        locks = leasehold.aio.connect(server.url)
+        locks = leasehold.aio.connect(server.url, wait_per_call=50)
         lock = await locks.mutex(self.name).lock()
 
         async def acquire() -> None:
@@ -585,8 +588,8 @@ class Asynchronous(unittest.IsolatedAsyncioTestCase):
         waiting = asyncio.ensure_future(acquire())
         await until_async(lambda: server.count(self.name) == (1, 1), "a waiter")
         await locks.close()
-        with self.assertRaises(leasehold.Aborted):
-            await waiting
+        done, _ = await asyncio.wait({waiting}, timeout=20)
+        self.assertIsInstance(done.pop().exception(), leasehold.Aborted)
         self.assertTrue(await lock.release())
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import leasehold
 import leasehold.aio
 
-from .bench import SDK, Server
+from .bench import SDK, Bench, Server
 from .test_locks import until, until_async
 
 
@@ -215,6 +215,35 @@ class Processes(unittest.TestCase):
                 self.server.signal(signal.SIGCONT)
         with self.locks.mutex("x").lock(wait=30) as again:
             self.assertGreater(again.fence, lock.fence)
+
+    def test_silent_server_ends_a_wait_long_before_its_answer_is_due(self) -> None:
+        with Bench() as bench, leasehold.connect(bench.server) as direct, direct.mutex("x"):
+            errors: list[BaseException] = []
+
+            def blocking() -> None:
+                try:
+                    leasehold.connect(bench.proxy, wait_per_call=50, request_timeout=1).mutex("x").lock()
+                except leasehold.Error as error:
+                    errors.append(error)
+
+            async def acquire() -> None:
+                await leasehold.aio.connect(bench.proxy, wait_per_call=50, request_timeout=1).mutex("x").lock()
+
+            def asynchronous() -> None:
+                try:
+                    asyncio.run(acquire())
+                except leasehold.Error as error:
+                    errors.append(error)
+
+            threads = [threading.Thread(target=one, daemon=True) for one in (blocking, asynchronous)]
+            for thread in threads:
+                thread.start()
+            until(lambda: direct.show("x").queue_length == 2, "two waiters")
+            bench.command("blackhole")
+            # Silence is noticed after 4 s, and faults are put up with for 10 s more.
+            for thread in threads:
+                thread.join(40)
+            self.assertEqual([type(error).retryable for error in errors], [True, True])  # type: ignore[attr-defined]
 
     def test_contenders_never_overlap_though_some_are_killed(self) -> None:
         directory = pathlib.Path(tempfile.mkdtemp())

@@ -220,14 +220,17 @@ class Processes(unittest.TestCase):
         with Bench() as bench, leasehold.connect(bench.server) as direct, direct.mutex("x"):
             errors: list[BaseException] = []
 
+            first = leasehold.connect(bench.proxy, wait_per_call=50, request_timeout=1)
+            second = leasehold.aio.connect(bench.proxy, wait_per_call=50, request_timeout=1)
+
             def blocking() -> None:
                 try:
-                    leasehold.connect(bench.proxy, wait_per_call=50, request_timeout=1).mutex("x").lock()
+                    first.mutex("x").lock()
                 except leasehold.Error as error:
                     errors.append(error)
 
             async def acquire() -> None:
-                await leasehold.aio.connect(bench.proxy, wait_per_call=50, request_timeout=1).mutex("x").lock()
+                await second.mutex("x").lock()
 
             def asynchronous() -> None:
                 try:
@@ -238,7 +241,9 @@ class Processes(unittest.TestCase):
             threads = [threading.Thread(target=one, daemon=True) for one in (blocking, asynchronous)]
             for thread in threads:
                 thread.start()
-            until(lambda: direct.show("x").queue_length == 2, "two waiters")
+            # Only a call that waits at the server is watched.
+            for client in (first, second):
+                until(lambda client=client: bool(client._core.parts().home._watchers), "a waiting call")  # type: ignore[misc]
             bench.command("blackhole")
             # Silence is noticed after 4 s, and faults are put up with for 10 s more.
             for thread in threads:

@@ -22,6 +22,7 @@ import traceback
 import urllib.parse
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any
 
 import leasehold
@@ -105,7 +106,7 @@ class AsyncSide:
         waiting = self.start(lock.lost.wait)
         try:
             return bool(waiting.result(timeout))
-        except TimeoutError:
+        except FutureTimeout:
             waiting.cancel()
             return False
 
@@ -133,7 +134,7 @@ class Case:
                 began = time.monotonic()
                 try:
                     getattr(self, "do_" + step["do"])(step)
-                except (AssertionError, leasehold.Error, TimeoutError) as error:
+                except (AssertionError, leasehold.Error, TimeoutError, FutureTimeout) as error:
                     raise AssertionError(f"{json.dumps(step)[:300]}: {type(error).__name__}: {error}") from error
                 took = (time.monotonic() - began) * 1000
                 limit = step.get("within", 10_000) + step.get("ms", 0)

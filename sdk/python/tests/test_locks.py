@@ -644,7 +644,7 @@ class Access(unittest.TestCase):
     def test_tls_checks_both_sides(self) -> None:
         new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
         for name, host in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "subjectAltName=DNS:client")):
-            self.openssl("req", "-x509", *new, "-subj", f"/CN={name}-ca", "-keyout", f"{name}-ca.key", "-out",
+            self.openssl("req", "-x509", *new, "-addext", "keyUsage=critical,keyCertSign", "-subj", f"/CN={name}-ca", "-keyout", f"{name}-ca.key", "-out",
                          f"{name}-ca.pem")  # fmt: skip
             self.openssl("req", *new[:-2], "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
             (self.dir / f"{name}.ext").write_text(host + "\n")

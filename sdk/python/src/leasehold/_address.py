@@ -50,7 +50,7 @@ def resolve(
         raise _bad("the scheme must be http or https; start `leasehold serve` for other stores")
     if "@" in parts.netloc:
         raise _bad("it must not contain a token or a password; pass `token_file`, or set LEASEHOLD_TOKEN_FILE")
-    if not host:
+    if not host or ("[" in parts.netloc and not _is_ipv6(host)):
         raise _bad("there is no host")
     if any(character.isspace() or not character.isprintable() for character in url.strip()):
         raise _bad("it has characters that are not allowed")

@@ -644,8 +644,8 @@ class Access(unittest.TestCase):
     def test_tls_checks_both_sides(self) -> None:
         new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
         for name, host in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "subjectAltName=DNS:client")):
-            self.openssl("req", "-x509", *new, "-addext", "keyUsage=critical,keyCertSign", "-subj", f"/CN={name}-ca", "-keyout", f"{name}-ca.key", "-out",
-                         f"{name}-ca.pem")  # fmt: skip
+            key, ca = ["-keyout", f"{name}-ca.key"], ["-out", f"{name}-ca.pem", "-subj", f"/CN={name}-ca"]
+            self.openssl("req", "-x509", *new, *key, *ca, "-addext", "keyUsage=critical,keyCertSign")
             self.openssl("req", *new[:-2], "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
             (self.dir / f"{name}.ext").write_text(host + "\n")
             self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{name}-ca.pem", "-CAkey", f"{name}-ca.key",

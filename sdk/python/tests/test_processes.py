@@ -9,6 +9,7 @@ import logging
 import os
 import pathlib
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -252,6 +253,7 @@ class Processes(unittest.TestCase):
 
     def test_contenders_never_overlap_though_some_are_killed(self) -> None:
         directory = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, directory)
         log = directory / "log"
         children = []
         for me in range(6):

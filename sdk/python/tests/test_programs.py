@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import socket
 import struct
 import subprocess
@@ -19,6 +20,7 @@ from .records import KINDS, fnv1a
 class Programs(unittest.TestCase):
     def setUp(self) -> None:
         self.dir = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.dir)
         self.entered: list[int] = []
 
     def resource(self, path: str) -> None:

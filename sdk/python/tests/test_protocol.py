@@ -6,6 +6,7 @@ import os
 import pathlib
 import pickle
 import random
+import shutil
 import tempfile
 import unittest
 from typing import Any
@@ -107,6 +108,7 @@ class Addresses(unittest.TestCase):
             if name.startswith("LEASEHOLD_"):
                 del os.environ[name]
         self.dir = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.dir)
         self.file = self.dir / "token"
         self.file.write_text("from-file\n")
 

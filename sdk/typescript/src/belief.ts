@@ -16,7 +16,6 @@ const REASONS: readonly LostReason[] = [
   "revoked",
   "max_hold",
   "unattended",
-  "abandoned",
 ];
 
 const [STATE, DEADLINE, HOLD_UNTIL, CAPPED] = [0, 1, 2, 3];

@@ -56,7 +56,7 @@ function uptime(): bigint | undefined {
   try {
     file ??= openSync("/proc/uptime", "r");
     // "814.97 393.48": seconds with two decimals.
-    const text = bytes.latin1Slice(0, readSync(file, bytes, 0, bytes.length, 0));
+    const text = bytes.toString("latin1", 0, readSync(file, bytes, 0, bytes.length, 0));
     const dot = text.indexOf(".");
     return dot < 0 ? undefined : (BigInt(text.slice(0, dot)) * 100n + BigInt(text.slice(dot + 1, dot + 3))) * STEP;
   } catch {

@@ -31,9 +31,7 @@ export type LostReason =
   /** It was held for as long as `maxHold` allows. */
   | "max_hold"
   /** The thread that renews it has ended. */
-  | "unattended"
-  /** Its `Lock` was garbage collected before it was released. */
-  | "abandoned";
+  | "unattended";
 
 const RETRYABLE: ReadonlySet<ErrorKind> = new Set([
   "unavailable",
@@ -50,11 +48,14 @@ const RETRYABLE: ReadonlySet<ErrorKind> = new Set([
 export class LeaseholdError extends Error {
   /** What went wrong, for programs. */
   readonly kind: ErrorKind;
+  /** How long the server asks to wait before the next try, in milliseconds, if it does. */
+  readonly retryAfter: number | undefined;
   override name = "LeaseholdError";
 
-  constructor(kind: ErrorKind, message: string, options?: ErrorOptions) {
+  constructor(kind: ErrorKind, message: string, options: ErrorOptions & { retryAfter?: number | undefined } = {}) {
     super(message, options);
     this.kind = kind;
+    this.retryAfter = options.retryAfter;
   }
 
   /** Whether the same call can succeed a little later, without anything being fixed. */
@@ -83,7 +84,6 @@ const WHY: Record<LostReason, string> = {
   revoked: "it was revoked",
   max_hold: "it was held for as long as `maxHold` allows",
   unattended: "the thread that renews it has ended",
-  abandoned: "its `Lock` was garbage collected before it was released",
 };
 
 /** The lock is lost: stop work that needs it. It will not come back. */

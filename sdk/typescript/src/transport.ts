@@ -18,6 +18,9 @@ const SILENT = 1_000;
 /** A timer that fires so much later than asked met a blocked event loop; the answer may be there, unread. */
 const BLOCKED = 50;
 
+/** How many kept connections one call may find dead, one after the other. */
+const MAX_DEAD = 3;
+
 /** One call to the server. */
 export interface Call {
   readonly answer: Promise<Answer>;
@@ -85,31 +88,31 @@ export class Transport {
           fail(new LeaseholdError("network_timeout", "the server did not answer in time"));
         }, ms);
       };
-      const send = (again: boolean) => {
-        const text = body === undefined ? undefined : JSON.stringify(body(again));
-        request = this.#request(method, path, text);
-        const sent = request;
-        let answered = false;
+      const send = (tries: number) => {
+        const text = body === undefined ? undefined : JSON.stringify(body(tries > 0));
+        const sent = this.#request(method, path, text);
+        request = sent;
+        const broke = (error: NodeJS.ErrnoException) => {
+          if (over || request !== sent) return;
+          // An old connection had ended. Every call is safe to repeat by its id.
+          if (sent.reusedSocket && tries < MAX_DEAD) {
+            this.forgetIdle();
+            send(tries + 1);
+          } else {
+            fail(broken(error));
+          }
+        };
+        sent.on("error", broke);
         sent.on("response", (response) => {
-          answered = true;
+          response.on("error", broke);
           read(response, fail, (got) => {
             if (end()) resolve(got);
           });
         });
-        sent.on("error", (error: NodeJS.ErrnoException) => {
-          if (over) return;
-          // An old connection had ended. Every call is safe to repeat by its id.
-          if (sent.reusedSocket && !answered) {
-            this.forgetIdle();
-            send(true);
-          } else {
-            fail(broken(error));
-          }
-        });
         sent.end(text);
       };
       arm(within);
-      send(false);
+      send(0);
     });
     return {
       answer,
@@ -145,14 +148,11 @@ function read(
       fail(new LeaseholdError("unavailable", message));
     }
   });
-  response.on("error", (error) => {
-    fail(broken(error));
-  });
   response.on("end", () => {
     const text = (chunks.length === 1 ? chunks[0] : Buffer.concat(chunks))?.toString("utf8") ?? "";
     const seconds = Number(response.headers["retry-after"] ?? Number.NaN);
-    const answer = { status: response.statusCode ?? 0, body: json(text) };
-    done(Number.isFinite(seconds) ? { ...answer, retryAfter: seconds } : answer);
+    const retryAfter = Number.isFinite(seconds) ? seconds * 1_000 : undefined;
+    done({ status: response.statusCode ?? 0, body: json(text), retryAfter });
   });
 }
 

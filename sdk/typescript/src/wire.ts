@@ -11,8 +11,8 @@ export interface Answer {
   readonly status: number;
   /** The decoded body; `undefined` if it is not JSON. */
   readonly body: unknown;
-  /** `Retry-After` in seconds, if the answer has it. */
-  readonly retryAfter?: number;
+  /** `Retry-After` in milliseconds, if the answer has it. */
+  readonly retryAfter?: number | undefined;
 }
 
 export interface AcquireBody {
@@ -221,18 +221,19 @@ export function kindOf(status: number, code: unknown): ErrorKind {
 export function failure(answer: Answer): LeaseholdError {
   const problem = object<Problem>(answer.body) ?? {};
   const kind = kindOf(answer.status, problem.code);
-  if (typeof problem.error === "string") return new LeaseholdError(kind, problem.error);
+  const retryAfter = answer.retryAfter;
+  if (typeof problem.error === "string") return new LeaseholdError(kind, problem.error, { retryAfter });
   const message =
     kind === "unsupported"
       ? "there is no leasehold server at this address; check host, port and path"
       : `the server answered with status ${String(answer.status)}`;
-  return new LeaseholdError(kind, message);
+  return new LeaseholdError(kind, message, { retryAfter });
 }
 
 /** What an attempt to acquire has led to. */
 export type Attempt =
   | { readonly is: "granted"; readonly fence: number; readonly leftMs: number; readonly waitedMs: number }
-  | { readonly is: "busy"; readonly timedOut: boolean; readonly retryMs: number }
+  | { readonly is: "busy"; readonly retryMs: number }
   | { readonly is: "gone" };
 
 /** Reads the answer to an acquire; throws the error that it is. */
@@ -244,7 +245,7 @@ export function readAttempt(answer: Answer): Attempt {
   }
   const body = object<Busy>(answer.body);
   if (answer.status === 409 && (body?.reason === "HELD" || body?.reason === "WAIT_TIMEOUT")) {
-    return { is: "busy", timedOut: body.reason === "WAIT_TIMEOUT", retryMs: whole(body.recommended_retry_ms) };
+    return { is: "busy", retryMs: whole(body.recommended_retry_ms) };
   }
   if (answer.status === 410) return { is: "gone" };
   throw failure(answer);

@@ -62,7 +62,9 @@ class Acquisition {
   #repeat = false;
   /** The server may have a lease or a place under this id. */
   #pending = false;
-  /** The server has answered busy: it works, and this claim may have a place in the queue. */
+  /** How often this id was sent. */
+  #calls = 0;
+  /** The last answer was busy: the claim has a place in the queue, and can wait in a long call. */
   #queued = false;
   #faults = 0;
   #failingSince: bigint | undefined;
@@ -148,6 +150,7 @@ class Acquisition {
     const wait = long ? waitMs(left, settings.waitPerCall) : 0;
     const within = long ? Math.min(wait + GRACE, left + LAST_LOOK) : Math.min(settings.requestTimeout, left + LAST_LOOK);
     this.#pending = true;
+    this.#calls += 1;
     const call = transport.post(
       this.#path,
       (again) => this.#body(wait, again),
@@ -214,7 +217,7 @@ class Acquisition {
   async #failed(sent: bigint, error: LeaseholdError): Promise<void> {
     if (!error.retryable) {
       // The server refused before it did anything, unless it does not know itself.
-      this.#pending = this.#repeat || this.#queued || error.kind === "internal" || error.kind === "aborted";
+      this.#pending = this.#repeat || this.#calls > 1 || error.kind === "internal";
       throw error;
     }
     await this.#fault(sent, error);
@@ -226,6 +229,8 @@ class Acquisition {
     this.#failingSince ??= sent;
     if (this.#once() || this.#left(now) <= 0 || now - this.#failingSince >= PATIENCE) throw error;
     this.#lastFault = error;
+    // The next call asks at once again, so that another lost answer is noticed soon.
+    this.#queued = false;
     const asked = error.kind === "rate_limited" ? (error.retryAfter ?? 0) : 0;
     const rest = Math.max(pause(this.#faults, Math.random()), asked);
     this.#faults += 1;
@@ -253,7 +258,7 @@ class Acquisition {
 
   #beginAnew(): void {
     this.#giveBack();
-    [this.#id, this.#repeat, this.#queued] = [randomLeaseId(), false, false];
+    [this.#id, this.#repeat, this.#calls, this.#queued] = [randomLeaseId(), false, 0, false];
   }
 
   #giveBack(): void {

@@ -1,9 +1,10 @@
 // A lock server on SQLite behind a proxy that fails on command; `docs/sdk-protocol.md` lists the commands.
 
-import type { ChildProcessWithoutNullStreams } from "node:child_process";
+import type { ChildProcessByStdio } from "node:child_process";
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
 import { fileURLToPath } from "node:url";
 
 /** The package's folder; compiled tests are in `dist/test/`. */
@@ -16,27 +17,33 @@ function program(variable: string, built: string): string {
   return path;
 }
 
+/** The program that runs a lock server behind a proxy. */
+export function proxyProgram(): string {
+  return program("LEASEHOLD_FAULT_PROXY", "examples/fault-proxy");
+}
+
 /** The lock server's program. */
 export function serverProgram(): string {
   return program("LEASEHOLD_BIN", "leasehold");
 }
 
+type Child = ChildProcessByStdio<Writable, Readable, null>;
+
 /** A running server and proxy; they end with this process. */
 export class Bench {
-  readonly #child: ChildProcessWithoutNullStreams;
+  readonly #child: Child;
   readonly #answers: ((line: string) => void)[] = [];
   #ended = false;
   server = "";
   proxy = "";
 
-  private constructor(child: ChildProcessWithoutNullStreams) {
+  private constructor(child: Child) {
     this.#child = child;
   }
 
   static async start(): Promise<Bench> {
     const environment = { ...process.env, LEASEHOLD_BIN: serverProgram() };
-    const child = spawn(program("LEASEHOLD_FAULT_PROXY", "examples/fault-proxy"), { env: environment });
-    child.stderr.pipe(process.stderr);
+    const child = spawn(proxyProgram(), { env: environment, stdio: ["pipe", "pipe", "inherit"] });
     const bench = new Bench(child);
     const first = bench.#next();
     createInterface({ input: child.stdout }).on("line", (line) => bench.#answers.shift()?.(line));

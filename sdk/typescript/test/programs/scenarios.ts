@@ -1,10 +1,10 @@
 // Runs `sdk/vectors.json`: a line for each case, and exit code 1 if one failed. `SDK_CASES=id,id` runs some alone.
 
-import { Bench } from "./support/bench.js";
-import type { Network } from "./support/case.js";
-import { Case, runs } from "./support/case.js";
-import { pureCases } from "./support/pure.js";
-import { vectors } from "./support/vectors.js";
+import { Bench } from "../support/bench.js";
+import type { Network } from "../support/case.js";
+import { Case, runs } from "../support/case.js";
+import { pureCases } from "../support/pure.js";
+import { vectors } from "../support/vectors.js";
 
 /** How many scenarios run at once. */
 const AT_ONCE = 8;

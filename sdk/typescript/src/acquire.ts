@@ -266,7 +266,7 @@ class Acquisition {
     this.#pending = false;
     const { name, settings } = this.#claim;
     const body = { lease_id: this.#id, unanswered: settings.ttlMs };
-    this.#engine.inBackground(release(this.#engine, name, body));
+    this.#engine.inBackground(release(this.#engine, name, body, false));
   }
 
   #closeSilent(): void {

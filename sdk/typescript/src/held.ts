@@ -35,6 +35,8 @@ export class Held {
   #timer: NodeJS.Timeout | undefined;
   #controller: AbortController | undefined;
   #loss: LostError | undefined;
+  /** A release was sent. */
+  #sent = false;
 
   constructor(engine: Engine, granted: Granted) {
     this.#engine = engine;
@@ -99,14 +101,18 @@ export class Held {
     return Math.max(0, Number(this.#belief.deadline() - this.#engine.clock.now()) / 1e6);
   }
 
-  /** Releases it. Sends nothing if it was released or lost before. */
+  /**
+   * Releases it, once; a second release sends nothing. The release of a lost lease is sent too: it acts only on this
+   * very lease, which may last a little longer at the server.
+   */
   async release(): Promise<Released> {
-    if (!this.#belief.release(this.#engine.clock.now())) {
-      this.look();
-      return "gone";
-    }
-    this.#ended();
-    return release(this.#engine, this.granted.name, { lease_id: this.granted.id });
+    if (this.#sent) return "gone";
+    this.#sent = true;
+    const held = this.#belief.release(this.#engine.clock.now());
+    if (held) this.#ended();
+    else this.look();
+    const { name, id, fence } = this.granted;
+    return release(this.#engine, name, { lease_id: id, fencing_token: fence }, held);
   }
 
   #arm(now: bigint): void {
@@ -121,10 +127,6 @@ export class Held {
     const reason = this.#belief.reason() ?? "deadline_passed";
     this.#loss = new LostError(reason);
     this.#ended();
-    if (reason === "max_hold") {
-      const { name, id } = this.granted;
-      this.#engine.inBackground(release(this.#engine, name, { lease_id: id }));
-    }
     this.#controller?.abort(this.#loss);
   }
 

@@ -99,11 +99,18 @@ export class Lock {
   /**
    * Releases the lock. Never rejects, so that in a `finally` it hides no other error.
    *
-   * `"released"`: it was held until now and is free. `"gone"`: it had been released or lost before. `"failed"`: the
+   * `"released"`: the lease has ended. `"gone"`: there was nothing to end, or it was released before. `"failed"`: the
    * server did not confirm it within `releaseTimeout`, and the lease ends with its ttl; see `releaseError`.
    */
-  async release(): Promise<Released | "failed"> {
+  release(): Promise<Released | "failed"> {
     forgotten.unregister(this);
+    const work = this.#release();
+    // `close()` waits for it.
+    this.#engine.inBackground(work);
+    return work;
+  }
+
+  async #release(): Promise<Released | "failed"> {
     try {
       return await this.#held.release();
     } catch (error) {

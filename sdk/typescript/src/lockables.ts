@@ -88,7 +88,9 @@ async function work<T>(lock: Lock, body: Body<T>): Promise<T> {
     attachLoss(error, loss);
     throw error;
   } finally {
-    await lock.release();
+    const released = lock.release();
+    // A caller learns of a loss at once, also while the server does not answer.
+    if (lock.loss === undefined) await released;
   }
 }
 

@@ -11,10 +11,10 @@ import { readRelease } from "./wire.js";
 export type Released = "released" | "gone";
 
 /**
- * Releases a lease or a place in the queue. If the server finds nothing after a try without an answer, that try may
- * have done it: this counts as released.
+ * Releases a lease or a place in the queue. If the lease was `held` until now, and the server finds nothing after a try
+ * without an answer, that try may have done it: this counts as released.
  */
-export async function release(engine: Engine, name: string, body: ReleaseBody): Promise<Released> {
+export async function release(engine: Engine, name: string, body: ReleaseBody, held: boolean): Promise<Released> {
   const { requestTimeout, releaseTimeout } = engine.settings;
   const path = `/v1/locks/${segment(name)}/release`;
   const end = engine.clock.now() + BigInt(releaseTimeout) * MS;
@@ -26,8 +26,9 @@ export async function release(engine: Engine, name: string, body: ReleaseBody): 
   for (let faults = 0; ; faults++) {
     const left = Number((end - engine.clock.now()) / MS);
     try {
-      const done = readRelease(await engine.transport.post(path, made, Math.max(1, Math.min(requestTimeout, left))).answer);
-      return done || unanswered ? "released" : "gone";
+      const within = Math.max(1, Math.min(requestTimeout, left));
+      const done = readRelease(await engine.transport.post(path, made, within).answer);
+      return done || (held && unanswered) ? "released" : "gone";
     } catch (error) {
       if (!(error instanceof LeaseholdError) || !error.retryable) throw error;
       unanswered ||= error.kind === "network_timeout" || error.kind === "unavailable";

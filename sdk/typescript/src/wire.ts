@@ -40,6 +40,7 @@ export interface RenewManyBody {
 
 export interface ReleaseBody {
   lease_id: string;
+  fencing_token?: number;
   unanswered?: number;
 }
 
@@ -137,7 +138,7 @@ export const SENDS: Readonly<Record<string, string[]>> = {
   }),
   RenewMany: fields<RenewManyBody>({ leases: true }),
   Renew: fields<RenewBody>({ lock_name: true, lease_id: true, extend_by_ms: true, fencing_token: true }),
-  Release: fields<ReleaseBody>({ lease_id: true, unanswered: true }),
+  Release: fields<ReleaseBody>({ lease_id: true, fencing_token: true, unanswered: true }),
   Revoke: fields<RevokeBody>({ now: true, fencing_token: true }),
 };
 

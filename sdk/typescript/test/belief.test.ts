@@ -1,0 +1,62 @@
+import * as assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Belief } from "../src/belief.js";
+
+test("a deadline that has passed is a loss", () => {
+  const belief = Belief.held(100n, undefined, false);
+  assert.equal(belief.state(99n), "held");
+  assert.equal(belief.state(100n), "lost");
+  assert.equal(belief.reason(), "deadline_passed");
+});
+
+test("a loss does not heal", () => {
+  const belief = Belief.held(100n, undefined, false);
+  belief.confirm(100n, 1_000n, false);
+  assert.equal(belief.state(0n), "lost");
+  belief.confirm(50n, 1_000n, false);
+  assert.equal(belief.state(50n), "lost");
+  assert.equal(belief.release(50n), false);
+});
+
+test("a renewal never moves the deadline back", () => {
+  const belief = Belief.held(100n, undefined, false);
+  belief.confirm(50n, 80n, false);
+  assert.equal(belief.deadline(), 100n);
+  belief.confirm(60n, 150n, false);
+  assert.equal(belief.deadline(), 150n);
+});
+
+test("no renewal extends a lease past maxHold", () => {
+  const belief = Belief.held(100n, 120n, false);
+  belief.confirm(50n, 500n, true);
+  assert.equal(belief.deadline(), 120n);
+  assert.equal(belief.state(120n), "lost");
+  assert.equal(belief.reason(), "max_hold");
+});
+
+test("a lease is released once and then not lost", () => {
+  const belief = Belief.held(100n, undefined, false);
+  assert.equal(belief.release(10n), true);
+  assert.equal(belief.release(10n), false);
+  belief.lose("revoked");
+  assert.equal(belief.state(200n), "released");
+  assert.equal(belief.reason(), undefined);
+});
+
+test("a lost lease keeps its first reason", () => {
+  const belief = Belief.held(100n, undefined, false);
+  belief.lose("revoked");
+  belief.lose("not_found");
+  assert.equal(belief.state(500n), "lost");
+  assert.equal(belief.reason(), "revoked");
+});
+
+test("both threads see one belief", () => {
+  const belief = Belief.held(100n, undefined, false);
+  const other = new Belief(belief.shared);
+  other.confirm(10n, 300n, false);
+  assert.equal(belief.deadline(), 300n);
+  other.lose("superseded");
+  assert.equal(belief.state(20n), "lost");
+});

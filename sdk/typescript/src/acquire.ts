@@ -148,7 +148,9 @@ class Acquisition {
     const long = this.#queued && !this.#once();
     const left = this.#left(sent);
     const wait = long ? waitMs(left, settings.waitPerCall) : 0;
-    const within = long ? Math.min(wait + GRACE, left + LAST_LOOK) : Math.min(settings.requestTimeout, left + LAST_LOOK);
+    const within = long
+      ? Math.min(wait + GRACE, left + LAST_LOOK)
+      : Math.min(settings.requestTimeout, left + LAST_LOOK);
     this.#pending = true;
     this.#calls += 1;
     const call = transport.post(

@@ -1,9 +1,9 @@
 // The clock of deadlines: it counts the time that the machine was suspended, and ignores steps of the wall clock.
 //
-// Node has no call for CLOCK_BOOTTIME. The monotonic clock is exact but stands still during suspend; /proc/uptime (what
-// `os.uptime()` reads) goes on, in steps of 10 ms. So the clock is the monotonic one plus an offset, which moves forward
-// when the uptime shows that the machine was suspended. Both threads of a client share the offset, so a moment means the
-// same in both. On systems without /proc/uptime the clock is the monotonic one.
+// Node has no call for CLOCK_BOOTTIME. The monotonic clock is exact but stands still during suspend; /proc/uptime
+// (what `os.uptime()` reads) goes on, in steps of 10 ms. So the clock is the monotonic one plus an offset, which moves
+// forward when the uptime shows that the machine was suspended. Both threads of a client share the offset, so a moment
+// means the same in both. On systems without /proc/uptime the clock is the monotonic one.
 
 import { openSync, readSync } from "node:fs";
 

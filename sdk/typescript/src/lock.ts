@@ -88,7 +88,9 @@ export class Lock {
   check(): void {
     const state = this.#held.look();
     if (state === "held") return;
-    throw this.#held.loss ?? new LeaseholdError("aborted", "the lock was released; take it again before you use it");
+    throw (
+      this.#held.loss ?? new LeaseholdError("aborted", "the lock was released; take it again before you use it")
+    );
   }
 
   /** The loss, if it is lost. @internal */
@@ -115,7 +117,9 @@ export class Lock {
       return await this.#held.release();
     } catch (error) {
       this.#releaseError =
-        error instanceof LeaseholdError ? error : new LeaseholdError("internal", "the release failed", { cause: error });
+        error instanceof LeaseholdError
+          ? error
+          : new LeaseholdError("internal", "the release failed", { cause: error });
       this.#engine.reportRelease(this.#releaseError);
       return "failed";
     }

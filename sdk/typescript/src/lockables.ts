@@ -28,7 +28,11 @@ export class Lockable {
    * reason of `signal` if that aborts; then the client leaves the queue, and gives back what it may have got.
    */
   async lock(options: WaitOptions = {}): Promise<Lock> {
-    const held = await acquire(this.#engine, { ...this.#claim, wait: waitLimit(options), signal: options.signal });
+    const held = await acquire(this.#engine, {
+      ...this.#claim,
+      wait: waitLimit(options),
+      signal: options.signal,
+    });
     if (held === null) throw new TimeoutError(0);
     return new Lock(this.#engine, held);
   }

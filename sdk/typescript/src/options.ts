@@ -66,7 +66,8 @@ export function lockSettings(options: LockOptions): LockSettings {
   const owner = text("owner", options.owner ?? `${hostname()}:${String(process.pid)}`, MAX_OWNER_BYTES);
   if (owner === "") throw invalid("`owner` must not be empty");
   const { ttl = DEFAULT_TTL, maxHold, metadata } = options;
-  const hold = maxHold === undefined ? undefined : milliseconds("maxHold", maxHold, MIN_TTL, Number.MAX_SAFE_INTEGER);
+  const hold =
+    maxHold === undefined ? undefined : milliseconds("maxHold", maxHold, MIN_TTL, Number.MAX_SAFE_INTEGER);
   return {
     ttlMs: Math.min(milliseconds("ttl", ttl, MIN_TTL, MAX_TTL), hold ?? MAX_TTL),
     owner,
@@ -108,7 +109,8 @@ function milliseconds(option: string, value: number, least: number, most: number
   if (typeof value !== "number" || Number.isNaN(value)) throw invalid(`\`${option}\` is a number of milliseconds`);
   const whole = Math.ceil(value);
   if (whole < least || whole > most) {
-    const range = most === Number.MAX_SAFE_INTEGER ? `at least ${String(least)}` : `${String(least)} to ${String(most)}`;
+    const range =
+      most === Number.MAX_SAFE_INTEGER ? `at least ${String(least)}` : `${String(least)} to ${String(most)}`;
     throw invalid(`\`${option}\` is ${String(value)} ms; it must be ${range} ms`);
   }
   return whole;

@@ -1,4 +1,5 @@
-// Sends a release, and again while the server does not answer: for locks that end, and for what an acquire may have got.
+// Sends a release, and again while the server does not answer: for locks that end, and for what an acquire may have
+// got.
 
 import type { Engine } from "./engine.js";
 import { LeaseholdError } from "./errors.js";

@@ -3,7 +3,17 @@
 
 import { Belief } from "./belief.js";
 import type { Clock } from "./clock.js";
-import { BATCH, BATCH_BYTES, deadline, least, MS, renewalRetry, renewalTimeout, renewEvery, TOGETHER } from "./limits.js";
+import {
+  BATCH,
+  BATCH_BYTES,
+  deadline,
+  least,
+  MS,
+  renewalRetry,
+  renewalTimeout,
+  renewEvery,
+  TOGETHER,
+} from "./limits.js";
 import type { Transport } from "./transport.js";
 import type { Renewal, RenewBody } from "./wire.js";
 import { readRenewals } from "./wire.js";

@@ -127,7 +127,11 @@ export class Transport {
     const headers =
       text === undefined
         ? this.#headers
-        : { ...this.#headers, "content-type": "application/json", "content-length": Buffer.byteLength(text) };
+        : {
+            ...this.#headers,
+            "content-type": "application/json",
+            "content-length": Buffer.byteLength(text),
+          };
     const options = { agent: this.#agent, host, port, method, path: base + path, headers };
     return tls ? https.request(options) : http.request(options);
   }
@@ -173,7 +177,10 @@ function broken(error: NodeJS.ErrnoException): LeaseholdError {
   }
   // With TLS 1.3 the server refuses a client's certificate only after the client has finished its handshake.
   if (/ALERT.*(CERTIFICATE|UNKNOWN_CA)/.test(code)) {
-    return new LeaseholdError("auth_failed", `the server refused the certificate: ${code}; check \`cert\` and \`key\``);
+    return new LeaseholdError(
+      "auth_failed",
+      `the server refused the certificate: ${code}; check \`cert\` and \`key\``,
+    );
   }
   if (/CERT|SIGNATURE|ERR_TLS|ERR_SSL/.test(code)) {
     return new LeaseholdError("unavailable", `TLS failed: ${code}; check \`ca\`, and that the server uses TLS`);

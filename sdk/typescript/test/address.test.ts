@@ -60,7 +60,10 @@ test("a token file must hold one token", () => {
     writeFileSync(file, text);
     assert.match(refusal({ url: "http://h", tokenFile: file }), /must hold one token/);
   }
-  assert.match(refusal({ url: "http://h", tokenFile: join(folder, "none") }), /cannot read the file of `tokenFile`/);
+  assert.match(
+    refusal({ url: "http://h", tokenFile: join(folder, "none") }),
+    /cannot read the file of `tokenFile`/,
+  );
 });
 
 test("a certificate needs its key, and both are files", () => {

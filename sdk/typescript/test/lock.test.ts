@@ -29,13 +29,18 @@ test("a lock shows what was asked for and granted", async () => {
   assert.deepEqual([info.held, info.lastFence, info.holders[0]?.metadata], [true, lock.fence, "why"]);
   assert.equal(await lock.release(), "released");
   assert.equal(lock.state, "released");
-  assert.throws(() => { lock.check(); }, { kind: "aborted" });
+  assert.throws(
+    () => {
+      lock.check();
+    },
+    { kind: "aborted" },
+  );
   assert.equal(lock.signal.aborted, false);
 });
 
 test("a printed lock shows no lease id", async () => {
   const lock = await client().mutex(fresh()).lock();
-  const printed = inspect(lock, { depth: 20, showHidden: true }) + JSON.stringify(lock) + String(lock);
+  const printed = inspect(lock, { depth: 20, showHidden: true }) + JSON.stringify(lock);
   assert.ok(!printed.includes(lock.leaseId));
   await lock.release();
 });
@@ -79,7 +84,12 @@ test("run releases after work that succeeds or fails", async () => {
   const mutex = client().mutex(fresh());
   assert.equal(await mutex.run((lock) => lock.fence > 0), true);
   const mine = new Error("mine");
-  await assert.rejects(mutex.run(() => { throw mine; }), mine);
+  await assert.rejects(
+    mutex.run(() => {
+      throw mine;
+    }),
+    mine,
+  );
   const lock = await mutex.tryLock();
   assert.ok(lock);
   await lock.release();
@@ -87,34 +97,42 @@ test("run releases after work that succeeds or fails", async () => {
 
 test("run rejects with the loss, after the work has ended", async () => {
   let ended = false;
-  const run = client().mutex(fresh(), { ttl: 3_000 }).run(async (lock) => {
-    await Promise.all([
-      new Promise((resolve) => { lock.signal.addEventListener("abort", resolve); }),
-      client().revoke(lock.name, { now: true }),
-    ]);
-    assert.ok(lock.signal.reason instanceof LostError);
-    await sleep(50);
-    ended = true;
-  });
+  const run = client()
+    .mutex(fresh(), { ttl: 3_000 })
+    .run(async (lock) => {
+      await Promise.all([
+        new Promise((resolve) => {
+          lock.signal.addEventListener("abort", resolve);
+        }),
+        client().revoke(lock.name, { now: true }),
+      ]);
+      assert.ok(lock.signal.reason instanceof LostError);
+      await sleep(50);
+      ended = true;
+    });
   await assert.rejects(run, LostError);
   assert.ok(ended);
 });
 
 test("work that is cancelled by the signal rejects with the loss", async () => {
   const { setTimeout: wait } = await import("node:timers/promises");
-  const run = client().mutex(fresh(), { ttl: 3_000 }).run(async (lock) => {
-    await client().revoke(lock.name, { now: true });
-    await wait(60_000, undefined, { signal: lock.signal });
-  });
+  const run = client()
+    .mutex(fresh(), { ttl: 3_000 })
+    .run(async (lock) => {
+      await client().revoke(lock.name, { now: true });
+      await wait(60_000, undefined, { signal: lock.signal });
+    });
   await assert.rejects(run, LostError);
 });
 
 test("an error of the work wins, and has the loss attached", async () => {
   const mine = new Error("mine");
-  const run = client().mutex(fresh(), { ttl: 3_000 }).run(async (lock) => {
-    await lose(lock);
-    throw mine;
-  });
+  const run = client()
+    .mutex(fresh(), { ttl: 3_000 })
+    .run(async (lock) => {
+      await lose(lock);
+      throw mine;
+    });
   await assert.rejects(run, mine);
   assert.ok(lossOf(mine) instanceof LostError);
   assert.equal(mine.cause, lossOf(mine));
@@ -143,7 +161,10 @@ test("a release that fails hides no error of the work", async () => {
   };
   await assert.rejects(work(), mine);
   await bench.obey("pass");
-  assert.deepEqual(failures.map((error) => error.kind), ["network_timeout"]);
+  assert.deepEqual(
+    failures.map((error) => error.kind),
+    ["network_timeout"],
+  );
 });
 
 test("await using releases", async () => {
@@ -161,7 +182,9 @@ test("readers share, and permits are counted", async () => {
   const readers = [await read.lock(), await read.lock()];
   assert.equal(await write.tryLock(), null);
   await Promise.all(readers.map((lock) => lock.release()));
-  await write.run((lock) => { assert.equal(lock.mode, "exclusive"); });
+  await write.run((lock) => {
+    assert.equal(lock.mode, "exclusive");
+  });
 
   const permits = client().semaphore(fresh(), 2);
   const taken = [await permits.lock(), await permits.lock()];
@@ -175,7 +198,9 @@ test("a lost lock rejects at once while the server is silent", async () => {
   const began = performance.now();
   const run = locks.mutex(fresh()).run(async (lock) => {
     await bench.obey("blackhole");
-    await new Promise((resolve) => { lock.signal.addEventListener("abort", resolve); });
+    await new Promise((resolve) => {
+      lock.signal.addEventListener("abort", resolve);
+    });
   });
   await assert.rejects(run, { name: "LostError", reason: "deadline_passed" });
   const took = performance.now() - began;
@@ -244,7 +269,9 @@ test("list, show and revoke say what there is", async () => {
 test("many locks are renewed together", async () => {
   const locks = client({ ttl: 2_000 });
   const prefix = fresh();
-  const held = await Promise.all(Array.from({ length: 600 }, (_, at) => locks.mutex(`${prefix}/${String(at)}`).lock()));
+  const held = await Promise.all(
+    Array.from({ length: 600 }, (_, at) => locks.mutex(`${prefix}/${String(at)}`).lock()),
+  );
   await sleep(4_000);
   for (const lock of held) lock.check();
   await Promise.all(held.map((lock) => lock.release()));

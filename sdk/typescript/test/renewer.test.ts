@@ -14,7 +14,10 @@ test("a thread that dies leaves no lock unattended", async () => {
   const clock = new Clock();
   const renewer = new Renewer(address({ url: "http://127.0.0.1:1" }), clock);
   const unattended: number[] = [];
-  const listener = (number: number) => ({ look: () => undefined, unattended: () => void unattended.push(number) });
+  const listener = (number: number) => ({
+    look: () => undefined,
+    unattended: () => void unattended.push(number),
+  });
   const lease = (number: number, due: bigint): Lease => {
     const { shared } = Belief.held(clock.now() + HOUR, undefined, false);
     return { number, name: "x", id: "y", fence: 1, ttlMs: 30_000, due, shared };

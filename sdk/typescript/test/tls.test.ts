@@ -25,7 +25,18 @@ function openssl(...args: string[]): void {
 /** A certificate of our own authority. */
 function certificate(name: string, extension: string): void {
   writeFileSync(at(`${name}.ext`), extension);
-  openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", `${name}.key`, "-out", `${name}.csr`, "-subj", `/CN=${name}`);
+  openssl(
+    "req",
+    "-newkey",
+    "rsa:2048",
+    "-nodes",
+    "-keyout",
+    `${name}.key`,
+    "-out",
+    `${name}.csr`,
+    "-subj",
+    `/CN=${name}`,
+  );
   openssl(
     ...["x509", "-req", "-in", `${name}.csr`, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"],
     ...["-out", `${name}.pem`, "-days", "2", "-extfile", `${name}.ext`],
@@ -44,24 +55,52 @@ function freePort(): Promise<number> {
 }
 
 before(async () => {
-  openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-days", "2", "-subj", "/CN=test authority");
+  openssl(
+    "req",
+    "-x509",
+    "-newkey",
+    "rsa:2048",
+    "-nodes",
+    "-keyout",
+    "ca.key",
+    "-out",
+    "ca.pem",
+    "-days",
+    "2",
+    "-subj",
+    "/CN=test authority",
+  );
   certificate("server", "subjectAltName=IP:127.0.0.1\n");
   certificate("client", "extendedKeyUsage=clientAuth\n");
   const tokens = at("tokens");
-  token = execFileSync(serverProgram(), [
-    ...["token", "create", "--tokens", tokens, "--name", "ci", "--prefix", "ci/", "--allow", "acquire,read"],
-  ])
-    .toString()
-    .trim()
-    .split(/\s+/)
-    .at(-1) as string;
+  const create = [
+    "token",
+    "create",
+    "--tokens",
+    tokens,
+    "--name",
+    "ci",
+    "--prefix",
+    "ci/",
+    "--allow",
+    "acquire,read",
+  ];
+  token = execFileSync(serverProgram(), create).toString().trim();
   const port = String(await freePort());
   url = `https://127.0.0.1:${port}`;
   server = spawn(
     serverProgram(),
     [
       ...["serve", "--listen", `127.0.0.1:${port}`, "--store", "memory:", "--tokens", tokens, "--log", "none"],
-      ...["--tls-cert", at("server.pem"), "--tls-key", at("server.key"), "--tls-client-ca", at("ca.pem"), "--accept-risks"],
+      ...[
+        "--tls-cert",
+        at("server.pem"),
+        "--tls-key",
+        at("server.key"),
+        "--tls-client-ca",
+        at("ca.pem"),
+        "--accept-risks",
+      ],
     ],
     { stdio: "ignore" },
   );
@@ -81,7 +120,8 @@ after(() => {
   rmSync(folder, { recursive: true });
 });
 
-const secured = () => connect({ url, token, ca: at("ca.pem"), cert: at("client.pem"), key: at("client.key"), ttl: 2_000 });
+const secured = () =>
+  connect({ url, token, ca: at("ca.pem"), cert: at("client.pem"), key: at("client.key"), ttl: 2_000 });
 
 test("a lock is held and renewed over TLS with a token", async () => {
   const locks = secured();
@@ -105,10 +145,18 @@ test("a token that is wrong or out of scope is auth_failed", async () => {
 
 test("an unknown authority or no certificate is refused", async () => {
   const files = { cert: at("client.pem"), key: at("client.key") };
-  await assert.rejects(connect({ url, token, ...files }).mutex("ci/x").tryLock(), { kind: "unavailable", message: /`ca`/ });
+  await assert.rejects(
+    connect({ url, token, ...files })
+      .mutex("ci/x")
+      .tryLock(),
+    { kind: "unavailable", message: /`ca`/ },
+  );
   const kinds = /auth_failed|unavailable/;
   const bare = connect({ url, token, ca: at("ca.pem") });
-  await assert.rejects(bare.mutex("ci/x").tryLock(), (error) => error instanceof LeaseholdError && kinds.test(error.kind));
+  await assert.rejects(
+    bare.mutex("ci/x").tryLock(),
+    (error) => error instanceof LeaseholdError && kinds.test(error.kind),
+  );
 });
 
 test("plain HTTP to a TLS server says what to do", async () => {

@@ -18,7 +18,7 @@ let failed = 0;
 function report(id: string, error?: unknown): void {
   if (error === undefined) return console.log(`ok ${id}`);
   failed += 1;
-  console.log(`not ok ${id}: ${error instanceof Error ? error.message : String(error)}`);
+  console.log(`not ok ${id}: ${error instanceof Error ? error.message : "failed"}`);
 }
 
 for (const [id, check] of pureCases(all)) {
@@ -31,16 +31,32 @@ for (const [id, check] of pureCases(all)) {
   }
 }
 
-const straight = await Bench.start();
-const weather = await Bench.start();
-console.log(`# SEED=${seed}`);
-await weather.obey(`weather ${seed}`);
+const benches = new Map<Network, Promise<Bench>>();
+
+/** The bench of all scenarios on this network. */
+function shared(network: Network): Promise<Bench> {
+  let bench = benches.get(network);
+  if (bench === undefined) {
+    bench = start(network);
+    benches.set(network, bench);
+  }
+  return bench;
+}
+
+async function start(network: Network): Promise<Bench> {
+  const bench = await Bench.start();
+  if (network === "weather") {
+    console.log(`# SEED=${seed}`);
+    await bench.obey(`weather ${seed}`);
+  }
+  return bench;
+}
 
 /** Runs one scenario on one network. */
 async function scenario(index: number, network: Network): Promise<void> {
   const one = all.scenarios[index];
   if (one === undefined) return;
-  const bench = network === "straight" ? straight : network === "weather" ? weather : await Bench.start();
+  const bench = network === "faults" ? await Bench.start() : await shared(network);
   const id = network === "weather" ? `${one.id} (weather)` : one.id;
   try {
     await new Case(bench, network).run(one);
@@ -62,5 +78,5 @@ async function worker(): Promise<void> {
   for (let next = work.shift(); next !== undefined; next = work.shift()) await scenario(...next);
 }
 await Promise.all(Array.from({ length: AT_ONCE }, worker));
-await Promise.all([straight.stop(), weather.stop()]);
+for (const bench of benches.values()) await (await bench).stop();
 process.exitCode = failed > 0 ? 1 : 0;

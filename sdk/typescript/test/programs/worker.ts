@@ -102,7 +102,12 @@ class Resource {
 }
 
 interface Turn {
-  readonly at: { readonly mode: keyof typeof MODES; readonly place: number; readonly task: number; readonly claim: bigint };
+  readonly at: {
+    readonly mode: keyof typeof MODES;
+    readonly place: number;
+    readonly task: number;
+    readonly claim: bigint;
+  };
   readonly lease: { readonly lease: bigint; readonly fence: bigint };
 }
 
@@ -137,7 +142,13 @@ async function hold(turn: Turn, lock: Lock, resource: Resource, writes: () => bi
         const value = writes();
         write({ kind: "WriteCall", ...turn.at, ...turn.lease, at: now(), value });
         const taken = await resource.ask(0, turn);
-        write({ kind: taken ? "WriteTaken" : "WriteRejected", ...turn.at, ...turn.lease, at: now(), value });
+        write({
+          kind: taken ? "WriteTaken" : "WriteRejected",
+          ...turn.at,
+          ...turn.lease,
+          at: now(),
+          value,
+        });
       }
       await sleep(1);
     } while (performance.now() < end);
@@ -151,7 +162,11 @@ async function acquire(lockable: Lockable, wait: number | undefined): Promise<Lo
   if (wait === 0) return lockable.tryLock();
   const cancel = new AbortController();
   const dropped = task.cancels && chance(1, 10);
-  const timer = dropped ? setTimeout(() => { cancel.abort(); }, random() * 20) : undefined;
+  const timer = dropped
+    ? setTimeout(() => {
+        cancel.abort();
+      }, random() * 20)
+    : undefined;
   try {
     return await lockable.lock({ wait, signal: cancel.signal });
   } finally {

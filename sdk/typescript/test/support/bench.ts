@@ -13,7 +13,8 @@ export const PACKAGE = new URL("../../../", import.meta.url);
 /** The path of a program that the tests need: from the environment, or as cargo builds it. */
 function program(variable: string, built: string): string {
   const path = process.env[variable] ?? fileURLToPath(new URL(`../../target/debug/${built}`, PACKAGE));
-  if (!existsSync(path)) throw new Error(`${path} is missing: build it with cargo, or set ${variable} to its path`);
+  if (!existsSync(path))
+    throw new Error(`${path} is missing: build it with cargo, or set ${variable} to its path`);
   return path;
 }
 

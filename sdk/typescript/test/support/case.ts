@@ -86,7 +86,12 @@ export class Case {
 
   #lockable(step: Step): Lockable {
     const locks = this.#client(step);
-    const options = { ttl: step.ttl ?? 10_000, owner: step.owner, metadata: step.metadata, maxHold: step.max_hold };
+    const options = {
+      ttl: step.ttl ?? 10_000,
+      owner: step.owner,
+      metadata: step.metadata,
+      maxHold: step.max_hold,
+    };
     switch (step.kind) {
       case "read":
         return locks.rwlock(this.#name(step), options).read;
@@ -117,8 +122,10 @@ export class Case {
         return;
       case "try":
         return this.#try(step);
-      case "lock":
-        return this.#judge(step, await inTime(this.#acquire(step), within));
+      case "lock": {
+        this.#judge(step, await inTime(this.#acquire(step), within));
+        return;
+      }
       case "start": {
         const cancel = new AbortController();
         const started: Started = { got: this.#acquire(step, cancel.signal), cancel, ended: false };
@@ -126,8 +133,10 @@ export class Case {
         this.#started.set(step.as ?? "", started);
         return;
       }
-      case "join":
-        return this.#judge(step, await inTime(this.#theStarted(step).got, within));
+      case "join": {
+        this.#judge(step, await inTime(this.#theStarted(step).got, within));
+        return;
+      }
       case "pending":
         await sleep(step.ms ?? 0);
         assert.ok(!this.#theStarted(step).ended, "it has ended");
@@ -142,7 +151,8 @@ export class Case {
       case "release": {
         const lock = this.#lock(step.as);
         const released = await inTime(lock.release(), within);
-        return demand(released === "failed" ? (lock.releaseError?.kind ?? "") : released, step.expect);
+        demand(released === "failed" ? (lock.releaseError?.kind ?? "") : released, step.expect);
+        return;
       }
       case "check":
       case "lost":
@@ -174,7 +184,10 @@ export class Case {
         return;
       }
       case "revoke": {
-        const options = { now: step.now, fence: step.only === undefined ? undefined : this.#lock(step.only).fence };
+        const options = {
+          now: step.now,
+          fence: step.only === undefined ? undefined : this.#lock(step.only).fence,
+        };
         const revoked = await this.#again(() => this.#client(step).revoke(this.#name(step), options));
         if (this.#network !== "weather") assert.equal(revoked, step.expect);
         return;
@@ -194,8 +207,10 @@ export class Case {
         if (step.line?.startsWith("hold ") === true) this.#caught = value;
         return;
       }
-      case "caught":
-        return demand(await this.#bench.obey(`caught ${this.#caught} ${String(within)}`), "true");
+      case "caught": {
+        demand(await this.#bench.obey(`caught ${this.#caught} ${String(within)}`), "true");
+        return;
+      }
       case "deliver":
         await this.#bench.obey(`deliver ${this.#caught}`);
         return;
@@ -229,7 +244,10 @@ export class Case {
         "error" in got
           ? isFault(got.error) && !suits(word(got), step.expect)
           : got.lock === null && suits("held", step.expect);
-      if (this.#network !== "weather" || !bad || performance.now() > end) return this.#judge(step, got);
+      if (this.#network !== "weather" || !bad || performance.now() > end) {
+        this.#judge(step, got);
+        return;
+      }
       await sleep(20);
     }
   }
@@ -239,7 +257,9 @@ export class Case {
     const error = "error" in got ? got.error : undefined;
     if ("lock" in got && got.lock !== null && step.as !== undefined) this.#held.set(step.as, got.lock);
     if (!suits(word(got), step.expect)) {
-      throw new Error(`saw ${word(got)}, expected ${String(step.expect)}: ${String(error)}`, { cause: error });
+      throw new Error(`saw ${word(got)}, expected ${String(step.expect)}: ${String(error)}`, {
+        cause: error,
+      });
     }
     const printed = inspect([got, ...this.#clients.values()], { depth: 10, showHidden: true }) + String(error);
     for (const hidden of step.hides ?? []) assert.ok(!printed.includes(hidden), `it shows ${hidden}: ${printed}`);
@@ -282,13 +302,18 @@ export class Case {
     } else if (step.do === "lost") {
       const began = performance.now();
       if (!lock.signal.aborted) {
-        await inTime(new Promise((resolve) => lock.signal.addEventListener("abort", resolve)), within);
+        const aborted = new Promise<unknown>((resolve) => {
+          lock.signal.addEventListener("abort", resolve);
+        });
+        await inTime(aborted, within);
       }
       const after = performance.now() - began;
-      if (this.#network !== "weather") assert.ok(after >= (step.after ?? 0), `it was lost after ${String(after)} ms`);
+      if (this.#network !== "weather")
+        assert.ok(after >= (step.after ?? 0), `it was lost after ${String(after)} ms`);
     } else if (step.do === "stays") {
-      for (const end = performance.now() + (step.ms ?? 0); performance.now() < end; await sleep(20)) {
+      for (const end = performance.now() + (step.ms ?? 0); performance.now() < end; ) {
         if (look(lock) !== "held") throw new Error(`it is lost: ${String(lock.lostReason)}`);
+        await sleep(20);
       }
     } else if (this.#network !== "weather") {
       const left = lock.validFor();
@@ -332,9 +357,7 @@ function word(got: Got): string {
 }
 
 function isFault(error: unknown): boolean {
-  return (
-    error instanceof LeaseholdError && ["unavailable", "network_timeout", "overloaded"].includes(error.kind)
-  );
+  return error instanceof LeaseholdError && ["unavailable", "network_timeout", "overloaded"].includes(error.kind);
 }
 
 function suits(seen: string, expected: Step["expect"]): boolean {

@@ -1,6 +1,7 @@
 // `sdk/vectors.json`: what every client of the lock server must do.
 
 import { readFileSync } from "node:fs";
+import { pathToFileURL } from "node:url";
 
 import { PACKAGE } from "./bench.js";
 
@@ -95,8 +96,12 @@ export interface Vectors {
   scenarios: Scenario[];
 }
 
-/** Reads the vectors beside the folder of this language, or where `LEASEHOLD_SDK_VECTORS` points. */
+/** The vectors beside the folder of this language, or where `LEASEHOLD_SDK_VECTORS` points. */
+export function vectorsPath(): URL {
+  const path = process.env["LEASEHOLD_SDK_VECTORS"];
+  return path === undefined ? new URL("../vectors.json", PACKAGE) : pathToFileURL(path);
+}
+
 export function vectors(): Vectors {
-  const path = process.env["LEASEHOLD_SDK_VECTORS"] ?? new URL("../vectors.json", PACKAGE);
-  return JSON.parse(readFileSync(path, "utf8")) as Vectors;
+  return JSON.parse(readFileSync(vectorsPath(), "utf8")) as Vectors;
 }

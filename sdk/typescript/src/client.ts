@@ -64,7 +64,7 @@ export class Locks {
     return new Semaphore(this.#engine, this.#claim(name, "permit", permits(limit), options));
   }
 
-  /** Who holds a lock and who waits for it; an unused name is a free lock. */
+  /** The holders and waiters of a lock; an unused name is a free lock. */
   async show(name: string): Promise<LockInfo> {
     const path = `/v1/locks/${segment(normalise(name))}`;
     return readLock(await this.#engine.transport.get(path, this.#engine.settings.requestTimeout).answer);

@@ -59,7 +59,7 @@ export class Lock {
     return fenceText(this.fence);
   }
 
-  /** The lease id. It is a secret: whoever has it can renew and release the lease. */
+  /** The lease id. It is a secret: any program that has it can renew and release the lease. */
   get leaseId(): string {
     return this.#held.granted.id;
   }

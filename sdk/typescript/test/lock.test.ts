@@ -223,7 +223,7 @@ test("a lock that is garbage collected is renewed no more", { timeout: 60_000 },
     return reference.deref() === undefined;
   });
   assert.match((await warned).message, /garbage collected before it was released/);
-  // The name becomes free, and whoever kept the signal learns of it before.
+  // The name becomes free, and the program that kept the signal learns of it before.
   await until("its holder is gone", async () => !(await client().show(name)).held);
   assert.ok(signal.aborted && signal.reason instanceof LostError);
 });

@@ -92,8 +92,8 @@ class Acquisition {
   async run(): Promise<Held | null> {
     // The thread starts beside the first call.
     this.#engine.renewer.start();
-    for (;;) {
-      const sent = this.#engine.clock.now();
+    for (let first = true; ; first = false) {
+      const sent = first ? this.#started : this.#engine.clock.now();
       if (!this.#once() && this.#pending && this.#left(sent) <= 0) throw this.#outOfTime();
       let attempt: Attempt;
       try {
@@ -202,7 +202,7 @@ class Acquisition {
     const now = this.#engine.clock.now();
     if (now < deadline(sent, waitedMs, leftMs, settings.ttlMs)) {
       this.#pending = false;
-      return new Held(this.#engine, { name, id: this.#id, mode, settings, fence, leftMs, waitedMs, sent });
+      return new Held(this.#engine, { name, id: this.#id, mode, settings, fence, leftMs, waitedMs, sent }, now);
     }
     if (!this.#once() && !this.#measuredAgain && this.#left(now) > 0) {
       // The same claim again tells what is left by now.

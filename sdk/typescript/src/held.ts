@@ -38,7 +38,8 @@ export class Held {
   /** A release was sent. */
   #sent = false;
 
-  constructor(engine: Engine, granted: Granted) {
+  /** `now` was read after the answer came. */
+  constructor(engine: Engine, granted: Granted, now: bigint) {
     this.#engine = engine;
     this.granted = granted;
     this.#number = engine.number();
@@ -52,7 +53,7 @@ export class Held {
     const due = since + firstRenewal(ttlMs, leftMs);
     const lease = { number: this.#number, name, id, fence, ttlMs, due, shared: this.#belief.shared };
     engine.renewer.hold(lease, this);
-    this.#arm(engine.clock.now());
+    this.#arm(now);
   }
 
   /** The state at this moment. The first look after a loss sends the signal. */
@@ -108,11 +109,12 @@ export class Held {
   async release(): Promise<Released> {
     if (this.#sent) return "gone";
     this.#sent = true;
-    const held = this.#belief.release(this.#engine.clock.now());
+    const now = this.#engine.clock.now();
+    const held = this.#belief.release(now);
     if (held) this.#ended();
     else this.look();
     const { name, id, fence } = this.granted;
-    return release(this.#engine, name, { lease_id: id, fencing_token: fence }, held);
+    return release(this.#engine, name, { lease_id: id, fencing_token: fence }, held, now);
   }
 
   #arm(now: bigint): void {

@@ -15,17 +15,24 @@ export type Released = "released" | "gone";
  * Releases a lease or a place in the queue. If the lease was `held` until now, and the server finds nothing after a try
  * without an answer, that try may have done it: this counts as released.
  */
-export async function release(engine: Engine, name: string, body: ReleaseBody, held: boolean): Promise<Released> {
+export async function release(
+  engine: Engine,
+  name: string,
+  body: ReleaseBody,
+  held: boolean,
+  started: bigint = engine.clock.now(),
+): Promise<Released> {
   const { requestTimeout, releaseTimeout } = engine.settings;
   const path = `/v1/locks/${segment(name)}/release`;
-  const end = engine.clock.now() + BigInt(releaseTimeout) * MS;
+  const end = started + BigInt(releaseTimeout) * MS;
+  let now = started;
   let unanswered = false;
   const made = (again: boolean) => {
     unanswered ||= again;
     return body;
   };
   for (let faults = 0; ; faults++) {
-    const left = Number((end - engine.clock.now()) / MS);
+    const left = Number((end - now) / MS);
     try {
       const within = Math.max(1, Math.min(requestTimeout, left));
       const done = readRelease(await engine.transport.post(path, made, within).answer);
@@ -36,6 +43,7 @@ export async function release(engine: Engine, name: string, body: ReleaseBody, h
       const rest = pause(faults, Math.random());
       if (engine.clock.now() + BigInt(Math.ceil(rest)) * MS >= end) throw error;
       await new Promise((resolve) => setTimeout(resolve, rest));
+      now = engine.clock.now();
     }
   }
 }

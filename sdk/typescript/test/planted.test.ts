@@ -27,7 +27,12 @@ const BUGS: readonly Bug[] = [
   {
     what: "a deadline counted from the answer",
     file: "acquire.ts",
-    patches: [["settings, fence, leftMs, waitedMs, sent });", "settings, fence, leftMs, waitedMs, sent: now });"]],
+    patches: [
+      [
+        "settings, fence, leftMs, waitedMs, sent }, now);",
+        "settings, fence, leftMs, waitedMs, sent: now }, now);",
+      ],
+    ],
     caught: { scenario: "deadline-from-sending" },
   },
   {

@@ -6,8 +6,8 @@ import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { PACKAGE } from "./support/bench.js";
-import { theBench, useBench } from "./support/proxied.js";
+import { PACKAGE } from "../testing/support/bench.js";
+import { theBench, useBench } from "../testing/support/proxied.js";
 
 useBench();
 

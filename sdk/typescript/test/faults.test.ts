@@ -3,8 +3,8 @@
 import * as assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { sleep, until } from "./support/bench.js";
-import { client, fresh, theBench, useBench } from "./support/proxied.js";
+import { sleep, until } from "../testing/support/bench.js";
+import { client, fresh, theBench, useBench } from "../testing/support/proxied.js";
 
 useBench();
 

@@ -6,8 +6,8 @@ import { inspect } from "node:util";
 
 import type { Lock } from "../src/index.js";
 import { fenceText, LeaseholdError, lossOf, LostError, TimeoutError } from "../src/index.js";
-import { sleep, until } from "./support/bench.js";
-import { client, fresh, theBench, useBench } from "./support/proxied.js";
+import { sleep, until } from "../testing/support/bench.js";
+import { client, fresh, theBench, useBench } from "../testing/support/proxied.js";
 
 useBench();
 

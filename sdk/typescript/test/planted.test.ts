@@ -11,8 +11,8 @@ import { fileURLToPath } from "node:url";
 
 import ts from "typescript";
 
-import { PACKAGE, proxyProgram, serverProgram } from "./support/bench.js";
-import { vectorsPath } from "./support/vectors.js";
+import { PACKAGE, proxyProgram, serverProgram } from "../testing/support/bench.js";
+import { vectorsPath } from "../testing/support/vectors.js";
 
 interface Bug {
   readonly what: string;
@@ -135,7 +135,7 @@ function planted(bug: Bug): string {
 function check({ caught }: Bug, folder: string): Promise<{ code: number; said: string }> {
   const scenarios = "scenario" in caught;
   const args = scenarios
-    ? [join(folder, "dist/test/programs/scenarios.js")]
+    ? [join(folder, "dist/testing/programs/scenarios.js")]
     : [
         "--test",
         "--test-reporter=tap",

@@ -7,8 +7,8 @@ import { createInterface } from "node:readline";
 import { after, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { Bench, sleep, until } from "./support/bench.js";
-import { client, fresh, theBench, useBench } from "./support/proxied.js";
+import { Bench, sleep, until } from "../testing/support/bench.js";
+import { client, fresh, theBench, useBench } from "../testing/support/proxied.js";
 
 useBench();
 
@@ -18,7 +18,7 @@ class Holder {
   readonly lines: string[] = [];
 
   constructor(url: string, name: string, what: "hold" | "block" | "wait", ttl: number) {
-    const program = fileURLToPath(new URL("programs/holder.js", import.meta.url));
+    const program = fileURLToPath(new URL("../testing/programs/holder.js", import.meta.url));
     this.child = spawn(process.execPath, [program, url, name, what, String(ttl)], {
       stdio: ["pipe", "pipe", "inherit"],
     });

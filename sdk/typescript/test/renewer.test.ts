@@ -6,7 +6,7 @@ import { Belief } from "../src/belief.js";
 import { Clock } from "../src/clock.js";
 import type { Lease } from "../src/renewal-loop.js";
 import { Renewer } from "../src/renewer.js";
-import { until } from "./support/bench.js";
+import { until } from "../testing/support/bench.js";
 
 const HOUR = 3_600_000_000_000n;
 

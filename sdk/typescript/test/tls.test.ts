@@ -10,7 +10,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { connect, LeaseholdError } from "../src/index.js";
-import { serverProgram, until } from "./support/bench.js";
+import { serverProgram, until } from "../testing/support/bench.js";
 
 const folder = mkdtempSync(join(tmpdir(), "leasehold-tls-"));
 const at = (file: string) => join(folder, file);

@@ -31,6 +31,26 @@ export interface Lease {
   readonly shared: SharedArrayBuffer;
 }
 
+/** Timers of Node measure no longer time, in milliseconds. */
+const LONGEST = 2n ** 31n - 1n;
+
+/** What the user's thread sends: a lease to renew, and numbers of leases to forget. */
+export interface Message {
+  readonly hold?: Lease;
+  readonly forget: readonly number[];
+}
+
+/** Where messages wait until the loop takes them. */
+export interface Inbox {
+  /** The next message, if there is one. */
+  take(): Message | undefined;
+  /** The loop looks again at this moment by itself; with `NEVER`, it has to be woken. */
+  sleeps(until: bigint): void;
+}
+
+/** Later than every moment. */
+export const NEVER = 2n ** 63n - 1n;
+
 interface Renewed {
   readonly lease: Lease;
   readonly belief: Belief;
@@ -49,28 +69,34 @@ interface Item {
 export class RenewalLoop {
   readonly #transport: Transport;
   readonly #clock: Clock;
+  readonly #inbox: Inbox;
   readonly #lost: (number: number) => void;
   readonly #leases = new Map<number, Renewed>();
   #timer: NodeJS.Timeout | undefined;
   #armed: bigint | undefined;
 
   /** `lost` is called with the number of each lease that the server says is gone. */
-  constructor(transport: Transport, clock: Clock, lost: (number: number) => void) {
+  constructor(transport: Transport, clock: Clock, inbox: Inbox, lost: (number: number) => void) {
     this.#transport = transport;
     this.#clock = clock;
+    this.#inbox = inbox;
     this.#lost = lost;
   }
 
-  /** Begins to renew a lease. */
-  hold(lease: Lease): void {
-    const renewed = { lease, belief: new Belief(lease.shared), due: lease.due };
-    this.#leases.set(lease.number, renewed);
-    this.#arm(renewed.due);
-  }
-
-  /** Stops renewing leases. */
-  forget(numbers: readonly number[]): void {
-    for (const number of numbers) this.#leases.delete(number);
+  /** Takes all messages, and renews what is due. */
+  look(): void {
+    clearTimeout(this.#timer);
+    this.#armed = undefined;
+    // First this: a message that comes from now on wakes the loop, and one that came before is taken below.
+    this.#inbox.sleeps(NEVER);
+    for (let message = this.#inbox.take(); message !== undefined; message = this.#inbox.take()) {
+      const { hold, forget } = message;
+      for (const number of forget) this.#leases.delete(number);
+      if (hold !== undefined) {
+        this.#leases.set(hold.number, { lease: hold, belief: new Belief(hold.shared), due: hold.due });
+      }
+    }
+    this.#renewDue();
   }
 
   /** Sets the timer, unless it fires early enough. */
@@ -79,13 +105,8 @@ export class RenewalLoop {
     clearTimeout(this.#timer);
     this.#armed = due;
     const left = due - this.#clock.now();
-    this.#timer = setTimeout(
-      () => {
-        this.#armed = undefined;
-        this.#renewDue();
-      },
-      left > 0n ? Number(left / MS) : 0,
-    );
+    this.#timer = setTimeout(() => this.look(), left > 0n ? Number(least(left / MS, LONGEST)) : 0);
+    this.#inbox.sleeps(due);
   }
 
   /** Starts the renewals that are due within the next moments, and sets the timer for the others. */

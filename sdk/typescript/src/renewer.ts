@@ -1,11 +1,13 @@
 // The user's side of the renewing thread: hands leases over, and tells them when the thread lost them.
 
-import { Worker } from "node:worker_threads";
+import type { MessagePort } from "node:worker_threads";
+import { MessageChannel, Worker } from "node:worker_threads";
 
 import type { Address } from "./address.js";
 import type { Clock } from "./clock.js";
-import type { Lease } from "./renewal-loop.js";
-import type { ThreadData, ThreadMessage } from "./renewal-thread.js";
+import type { Lease, Message } from "./renewal-loop.js";
+import { NEVER } from "./renewal-loop.js";
+import type { ThreadData } from "./renewal-thread.js";
 
 /** How long the thread is kept while no lock is held, in milliseconds. */
 const KEPT = 30_000;
@@ -15,6 +17,9 @@ const LOOK = 1_000;
 
 /** So many forgotten leases are sent at once, unless a new lease takes them along. */
 const FORGET = 64;
+
+/** So many messages may wait for the thread before they wake it. */
+const UNREAD = 64;
 
 /** What the renewer tells about a lease. */
 export interface Listener {
@@ -30,6 +35,11 @@ export class Renewer {
   readonly #clock: Clock;
   readonly #held = new Map<number, Listener>();
   #thread: Worker | undefined;
+  /** Messages wait here without waking the thread, which would cost more than all the rest of an acquire. */
+  #port: MessagePort | undefined;
+  #unread = 0;
+  /** When the thread next looks by itself. */
+  #sleeps = new BigInt64Array(new SharedArrayBuffer(8));
   #forgotten: number[] = [];
   #idle: NodeJS.Timeout | undefined;
   #looks: NodeJS.Timeout | undefined;
@@ -45,9 +55,15 @@ export class Renewer {
     clearTimeout(this.#idle);
     this.#idle = undefined;
     if (this.#thread !== undefined) return;
-    const workerData: ThreadData = { address: this.#address, clock: this.#clock.shared };
+    const { port1, port2 } = new MessageChannel();
+    this.#port = port1;
+    this.#sleeps = new BigInt64Array(new SharedArrayBuffer(8));
+    this.#sleeps[0] = NEVER;
+    const sleeps = this.#sleeps.buffer;
+    const workerData: ThreadData = { address: this.#address, clock: this.#clock.shared, inbox: port2, sleeps };
     // The thread gets nothing of the program's: no arguments, no flags, and no token in its environment.
-    const options = { workerData, name: "leasehold", env: {}, argv: [], execArgv: [] };
+    const transferList = [port2];
+    const options = { workerData, transferList, name: "leasehold", env: {}, argv: [], execArgv: [] };
     const thread = new Worker(new URL("./renewal-thread.js", import.meta.url), options);
     thread.on("message", (number: number) => this.#held.get(number)?.look());
     thread.on("error", () => {
@@ -68,7 +84,7 @@ export class Renewer {
     clearTimeout(this.#idle);
     this.#idle = undefined;
     this.#held.set(lease.number, listener);
-    this.#post({ hold: lease, forget: this.#take() });
+    this.#post({ hold: lease, forget: this.#take() }, lease.due);
     this.#looks ??= this.#lookForSuspend();
   }
 
@@ -76,7 +92,7 @@ export class Renewer {
   forget(number: number, atOnce = false): void {
     if (!this.#held.delete(number)) return;
     this.#forgotten.push(number);
-    if (atOnce || this.#forgotten.length >= FORGET) this.#post({ forget: this.#take() });
+    if (atOnce || this.#forgotten.length >= FORGET) this.#post({ forget: this.#take() }, atOnce ? 0n : NEVER);
     if (this.#held.size === 0) this.#rest();
   }
 
@@ -86,8 +102,13 @@ export class Renewer {
     if (this.#held.size === 0) this.#end();
   }
 
-  #post(message: ThreadMessage): void {
-    this.#thread?.postMessage(message);
+  /** Leaves a message for the thread, and wakes it unless it looks by itself before `due`. */
+  #post(message: Message, due: bigint): void {
+    this.#port?.postMessage(message);
+    this.#unread += 1;
+    if (this.#unread < UNREAD && Atomics.load(this.#sleeps, 0) <= due) return;
+    this.#unread = 0;
+    this.#thread?.postMessage(null);
   }
 
   #take(): number[] {
@@ -111,6 +132,8 @@ export class Renewer {
     [this.#idle, this.#looks, this.#forgotten] = [undefined, undefined, []];
     const thread = this.#thread;
     this.#thread = undefined;
+    this.#port?.close();
+    this.#port = undefined;
     void thread?.terminate();
   }
 

@@ -62,17 +62,19 @@ const BUGS: readonly Bug[] = [
     what: "renewal on the user's thread",
     file: "renewer.ts",
     patches: [
+      ["const thread = new Worker(", "const thread = onThisThread("],
       [
-        'import { Worker } from "node:worker_threads";',
-        'import { RenewalLoop } from "./renewal-loop.js";\nimport { Transport } from "./transport.js";',
-      ],
-      ["if (this.#thread !== undefined) return;\n", "return;\n"],
-      ["const thread = new Worker(", "const thread = undefined; void ("],
-      [
-        "this.#thread?.postMessage(message);",
-        `this.loop ??= new RenewalLoop(new Transport(this.#address), this.#clock, () => undefined);
-         this.loop.forget(message.forget);
-         if (message.hold) this.loop.hold(message.hold);`,
+        'import type { MessagePort } from "node:worker_threads";',
+        `import { EventEmitter } from "node:events";
+         import { attend } from "./renewal-thread.js";
+         function onThisThread(_, { workerData }) {
+           const [thread, user] = [new EventEmitter(), new EventEmitter()];
+           thread.postMessage = (message) => setImmediate(() => user.emit("message", message));
+           user.postMessage = (message) => thread.emit("message", message);
+           [thread.unref, thread.terminate] = [() => undefined, async () => undefined];
+           attend(workerData, user);
+           return thread;
+         }`,
       ],
     ],
     caught: { file: "processes.test.js", test: "a blocked event loop keeps its lock" },

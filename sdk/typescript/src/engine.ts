@@ -1,6 +1,7 @@
 // What the parts of one client share: connections, clock, renewing thread, and the work that nobody awaits.
 
 import type { Address } from "./address.js";
+import { Pages } from "./belief.js";
 import { Clock } from "./clock.js";
 import { LeaseholdError } from "./errors.js";
 import type { ClientSettings } from "./options.js";
@@ -11,6 +12,7 @@ import { Transport } from "./transport.js";
 /** The inside of a client. */
 export class Engine {
   readonly clock = new Clock();
+  readonly pages = new Pages();
   readonly transport: Transport;
   readonly renewer: Renewer;
   readonly pulse: Pulse;

@@ -49,10 +49,11 @@ export class Held {
     const since = sent + BigInt(waitedMs) * MS;
     const holdUntil = maxHoldMs === undefined ? undefined : since + BigInt(maxHoldMs) * MS;
     const capped = maxHoldMs !== undefined && maxHoldMs <= ttlMs;
-    this.#belief = Belief.held(deadline(sent, waitedMs, leftMs, ttlMs), holdUntil, capped);
+    const place = engine.pages.next();
+    this.#belief = Belief.held(place, deadline(sent, waitedMs, leftMs, ttlMs), holdUntil, capped);
     const due = since + firstRenewal(ttlMs, leftMs);
-    const lease = { number: this.#number, name, id, fence, ttlMs, due, shared: this.#belief.shared };
-    engine.renewer.hold(lease, this);
+    const lease = { number: this.#number, name, id, fence, ttlMs, due, slot: place.slot };
+    engine.renewer.hold(lease, place.page, this);
     this.#arm(now);
   }
 

@@ -27,8 +27,8 @@ export interface Lease {
   readonly ttlMs: number;
   /** When to renew it first. */
   readonly due: bigint;
-  /** The memory of its `Belief`. */
-  readonly shared: SharedArrayBuffer;
+  /** Where its belief is on the latest page. */
+  readonly slot: number;
 }
 
 /** Timers of Node measure no longer time, in milliseconds. */
@@ -36,6 +36,8 @@ const LONGEST = 2n ** 31n - 1n;
 
 /** What the user's thread sends: a lease to renew, and numbers of leases to forget. */
 export interface Message {
+  /** A new page for beliefs: that of this lease, and of all later ones until the next page. */
+  readonly page?: BigInt64Array;
   readonly hold?: Lease;
   readonly forget: readonly number[];
 }
@@ -72,6 +74,7 @@ export class RenewalLoop {
   readonly #inbox: Inbox;
   readonly #lost: (number: number) => void;
   readonly #leases = new Map<number, Renewed>();
+  #page: BigInt64Array = new BigInt64Array(0);
   #timer: NodeJS.Timeout | undefined;
   #armed: bigint | undefined;
 
@@ -90,10 +93,15 @@ export class RenewalLoop {
     // First this: a message that comes from now on wakes the loop, and one that came before is taken below.
     this.#inbox.sleeps(NEVER);
     for (let message = this.#inbox.take(); message !== undefined; message = this.#inbox.take()) {
-      const { hold, forget } = message;
+      const { hold, forget, page } = message;
+      this.#page = page ?? this.#page;
       for (const number of forget) this.#leases.delete(number);
       if (hold !== undefined) {
-        this.#leases.set(hold.number, { lease: hold, belief: new Belief(hold.shared), due: hold.due });
+        this.#leases.set(hold.number, {
+          lease: hold,
+          belief: new Belief({ page: this.#page, slot: hold.slot }),
+          due: hold.due,
+        });
       }
     }
     this.#renewDue();

@@ -41,7 +41,9 @@ export class Renewer {
   /** When the thread next looks by itself. */
   #sleeps = new BigInt64Array(new SharedArrayBuffer(8));
   #forgotten: number[] = [];
-  #idle: NodeJS.Timeout | undefined;
+  /** The page that the thread has. */
+  #page: BigInt64Array | undefined;
+  #idleSince = 0;
   #looks: NodeJS.Timeout | undefined;
   #closed = false;
 
@@ -52,8 +54,6 @@ export class Renewer {
 
   /** Starts the thread, so that it is there when the first lease needs it. */
   start(): void {
-    clearTimeout(this.#idle);
-    this.#idle = undefined;
     if (this.#thread !== undefined) return;
     const { port1, port2 } = new MessageChannel();
     this.#port = port1;
@@ -75,17 +75,17 @@ export class Renewer {
     // A lock that is held does not keep the process alive.
     thread.unref();
     this.#thread = thread;
-    this.#rest();
+    this.#idleSince = performance.now();
+    this.#looks = this.#lookAround();
   }
 
-  /** Renews a lease from now on. */
-  hold(lease: Lease, listener: Listener): void {
+  /** Renews a lease from now on; its belief is on this page. */
+  hold(lease: Lease, page: BigInt64Array, listener: Listener): void {
     this.start();
-    clearTimeout(this.#idle);
-    this.#idle = undefined;
     this.#held.set(lease.number, listener);
-    this.#post({ hold: lease, forget: this.#take() }, lease.due);
-    this.#looks ??= this.#lookForSuspend();
+    const message = { hold: lease, forget: this.#take() };
+    this.#post(page === this.#page ? message : { ...message, page }, lease.due);
+    this.#page = page;
   }
 
   /** Stops renewing a lease; at once, if its belief does not tell the thread that it was released or lost. */
@@ -93,7 +93,9 @@ export class Renewer {
     if (!this.#held.delete(number)) return;
     this.#forgotten.push(number);
     if (atOnce || this.#forgotten.length >= FORGET) this.#post({ forget: this.#take() }, atOnce ? 0n : NEVER);
-    if (this.#held.size === 0) this.#rest();
+    if (this.#held.size > 0) return;
+    this.#idleSince = performance.now();
+    if (this.#closed) this.#end();
   }
 
   /** Ends the thread when no lock is held any more. */
@@ -117,23 +119,11 @@ export class Renewer {
     return forgotten;
   }
 
-  /** No lock is held: ends the thread, unless one is soon. */
-  #rest(): void {
-    if (this.#held.size > 0) return;
-    if (this.#closed) return this.#end();
-    this.#idle ??= setTimeout(() => {
-      if (this.#held.size === 0) this.#end();
-    }, KEPT).unref();
-  }
-
   #end(): void {
-    clearTimeout(this.#idle);
     clearInterval(this.#looks);
-    [this.#idle, this.#looks, this.#forgotten] = [undefined, undefined, []];
     const thread = this.#thread;
-    this.#thread = undefined;
     this.#port?.close();
-    this.#port = undefined;
+    [this.#thread, this.#port, this.#page, this.#forgotten] = [undefined, undefined, undefined, []];
     void thread?.terminate();
   }
 
@@ -147,9 +137,14 @@ export class Renewer {
     for (const listener of held) listener.unattended();
   }
 
-  #lookForSuspend(): NodeJS.Timeout {
+  /** Looks now and then whether the machine was suspended, and whether the thread is still needed. */
+  #lookAround(): NodeJS.Timeout {
     let offset = this.#clock.offset();
     const looks = setInterval(() => {
+      if (this.#held.size === 0 && performance.now() - this.#idleSince > KEPT) {
+        this.#end();
+        return;
+      }
       this.#clock.now();
       if (this.#clock.offset() === offset) return;
       offset = this.#clock.offset();

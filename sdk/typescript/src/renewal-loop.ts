@@ -42,17 +42,6 @@ export interface Message {
   readonly forget: readonly number[];
 }
 
-/** Where messages wait until the loop takes them. */
-export interface Inbox {
-  /** The next message, if there is one. */
-  take(): Message | undefined;
-  /** The loop looks again at this moment by itself; with `NEVER`, it has to be woken. */
-  sleeps(until: bigint): void;
-}
-
-/** Later than every moment. */
-export const NEVER = 2n ** 63n - 1n;
-
 interface Renewed {
   readonly lease: Lease;
   readonly belief: Belief;
@@ -71,7 +60,6 @@ interface Item {
 export class RenewalLoop {
   readonly #transport: Transport;
   readonly #clock: Clock;
-  readonly #inbox: Inbox;
   readonly #lost: (number: number) => void;
   readonly #leases = new Map<number, Renewed>();
   #page: BigInt64Array = new BigInt64Array(0);
@@ -79,32 +67,20 @@ export class RenewalLoop {
   #armed: bigint | undefined;
 
   /** `lost` is called with the number of each lease that the server says is gone. */
-  constructor(transport: Transport, clock: Clock, inbox: Inbox, lost: (number: number) => void) {
+  constructor(transport: Transport, clock: Clock, lost: (number: number) => void) {
     this.#transport = transport;
     this.#clock = clock;
-    this.#inbox = inbox;
     this.#lost = lost;
   }
 
-  /** Takes all messages, and renews what is due. */
-  look(): void {
-    clearTimeout(this.#timer);
-    this.#armed = undefined;
-    // First this: a message that comes from now on wakes the loop, and one that came before is taken below.
-    this.#inbox.sleeps(NEVER);
-    for (let message = this.#inbox.take(); message !== undefined; message = this.#inbox.take()) {
-      const { hold, forget, page } = message;
-      this.#page = page ?? this.#page;
-      for (const number of forget) this.#leases.delete(number);
-      if (hold !== undefined) {
-        this.#leases.set(hold.number, {
-          lease: hold,
-          belief: new Belief({ page: this.#page, slot: hold.slot }),
-          due: hold.due,
-        });
-      }
-    }
-    this.#renewDue();
+  /** Takes a message of the user's thread. */
+  take({ page, hold, forget }: Message): void {
+    this.#page = page ?? this.#page;
+    for (const number of forget) this.#leases.delete(number);
+    if (hold === undefined) return;
+    const belief = new Belief({ page: this.#page, slot: hold.slot });
+    this.#leases.set(hold.number, { lease: hold, belief, due: hold.due });
+    this.#arm(hold.due);
   }
 
   /** Sets the timer, unless it fires early enough. */
@@ -113,8 +89,13 @@ export class RenewalLoop {
     clearTimeout(this.#timer);
     this.#armed = due;
     const left = due - this.#clock.now();
-    this.#timer = setTimeout(() => this.look(), left > 0n ? Number(least(left / MS, LONGEST)) : 0);
-    this.#inbox.sleeps(due);
+    this.#timer = setTimeout(
+      () => {
+        this.#armed = undefined;
+        this.#renewDue();
+      },
+      left > 0n ? Number(least(left / MS, LONGEST)) : 0,
+    );
   }
 
   /** Starts the renewals that are due within the next moments, and sets the timer for the others. */

@@ -1,7 +1,6 @@
 // What runs on the renewing thread: the loop, with connections of its own.
 
-import type { MessagePort } from "node:worker_threads";
-import { parentPort, receiveMessageOnPort, workerData } from "node:worker_threads";
+import { parentPort, workerData } from "node:worker_threads";
 
 import type { Address } from "./address.js";
 import { Clock } from "./clock.js";
@@ -13,15 +12,11 @@ import { Transport } from "./transport.js";
 export interface ThreadData {
   readonly address: Address;
   readonly clock: SharedArrayBuffer;
-  /** Where messages wait. */
-  readonly inbox: MessagePort;
-  /** Where the thread writes when it next looks by itself. */
-  readonly sleeps: SharedArrayBuffer;
 }
 
-/** The user's thread: wakes this one by any message, and gets the numbers of leases that are lost. */
+/** The user's thread: sends messages, and gets the numbers of leases that are lost. */
 export interface UserThread {
-  on(event: "message", wake: () => void): unknown;
+  on(event: "message", take: (message: Message) => void): unknown;
   postMessage(number: number): void;
 }
 
@@ -29,17 +24,12 @@ export interface UserThread {
 const KEPT = 60_000;
 
 /** Renews what the user's thread hands over. */
-export function attend({ address, clock, inbox, sleeps }: ThreadData, user: UserThread): void {
-  const moment = new BigInt64Array(sleeps);
-  const box = {
-    take: () => receiveMessageOnPort(inbox)?.message as Message | undefined,
-    sleeps: (until: bigint) => void Atomics.store(moment, 0, until),
-  };
-  const loop = new RenewalLoop(new Transport(address, KEPT), new Clock(clock), box, (number) => {
+export function attend({ address, clock }: ThreadData, user: UserThread): void {
+  const loop = new RenewalLoop(new Transport(address, KEPT), new Clock(clock), (number) => {
     user.postMessage(number);
   });
-  user.on("message", () => {
-    loop.look();
+  user.on("message", (message) => {
+    loop.take(message);
   });
 }
 

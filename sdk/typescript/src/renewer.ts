@@ -1,12 +1,10 @@
 // The user's side of the renewing thread: hands leases over, and tells them when the thread lost them.
 
-import type { MessagePort } from "node:worker_threads";
-import { MessageChannel, Worker } from "node:worker_threads";
+import { Worker } from "node:worker_threads";
 
 import type { Address } from "./address.js";
 import type { Clock } from "./clock.js";
 import type { Lease, Message } from "./renewal-loop.js";
-import { NEVER } from "./renewal-loop.js";
 import type { ThreadData } from "./renewal-thread.js";
 
 /** How long the thread is kept while no lock is held, in milliseconds. */
@@ -17,9 +15,6 @@ const LOOK = 1_000;
 
 /** So many forgotten leases are sent at once, unless a new lease takes them along. */
 const FORGET = 64;
-
-/** So many messages may wait for the thread before they wake it. */
-const UNREAD = 64;
 
 /** What the renewer tells about a lease. */
 export interface Listener {
@@ -35,11 +30,6 @@ export class Renewer {
   readonly #clock: Clock;
   readonly #held = new Map<number, Listener>();
   #thread: Worker | undefined;
-  /** Messages wait here without waking the thread, which would cost more than all the rest of an acquire. */
-  #port: MessagePort | undefined;
-  #unread = 0;
-  /** When the thread next looks by itself. */
-  #sleeps = new BigInt64Array(new SharedArrayBuffer(8));
   #forgotten: number[] = [];
   /** The page that the thread has. */
   #page: BigInt64Array | undefined;
@@ -55,15 +45,9 @@ export class Renewer {
   /** Starts the thread, so that it is there when the first lease needs it. */
   start(): void {
     if (this.#thread !== undefined) return;
-    const { port1, port2 } = new MessageChannel();
-    this.#port = port1;
-    this.#sleeps = new BigInt64Array(new SharedArrayBuffer(8));
-    this.#sleeps[0] = NEVER;
-    const sleeps = this.#sleeps.buffer;
-    const workerData: ThreadData = { address: this.#address, clock: this.#clock.shared, inbox: port2, sleeps };
+    const workerData: ThreadData = { address: this.#address, clock: this.#clock.shared };
     // The thread gets nothing of the program's: no arguments, no flags, and no token in its environment.
-    const transferList = [port2];
-    const options = { workerData, transferList, name: "leasehold", env: {}, argv: [], execArgv: [] };
+    const options = { workerData, name: "leasehold", env: {}, argv: [], execArgv: [] };
     const thread = new Worker(new URL("./renewal-thread.js", import.meta.url), options);
     thread.on("message", (number: number) => this.#held.get(number)?.look());
     thread.on("error", () => {
@@ -84,7 +68,7 @@ export class Renewer {
     this.start();
     this.#held.set(lease.number, listener);
     const message = { hold: lease, forget: this.#take() };
-    this.#post(page === this.#page ? message : { ...message, page }, lease.due);
+    this.#post(page === this.#page ? message : { ...message, page });
     this.#page = page;
   }
 
@@ -92,7 +76,7 @@ export class Renewer {
   forget(number: number, atOnce = false): void {
     if (!this.#held.delete(number)) return;
     this.#forgotten.push(number);
-    if (atOnce || this.#forgotten.length >= FORGET) this.#post({ forget: this.#take() }, atOnce ? 0n : NEVER);
+    if (atOnce || this.#forgotten.length >= FORGET) this.#post({ forget: this.#take() });
     if (this.#held.size > 0) return;
     this.#idleSince = performance.now();
     if (this.#closed) this.#end();
@@ -104,13 +88,8 @@ export class Renewer {
     if (this.#held.size === 0) this.#end();
   }
 
-  /** Leaves a message for the thread, and wakes it unless it looks by itself before `due`. */
-  #post(message: Message, due: bigint): void {
-    this.#port?.postMessage(message);
-    this.#unread += 1;
-    if (this.#unread < UNREAD && Atomics.load(this.#sleeps, 0) <= due) return;
-    this.#unread = 0;
-    this.#thread?.postMessage(null);
+  #post(message: Message): void {
+    this.#thread?.postMessage(message);
   }
 
   #take(): number[] {
@@ -122,8 +101,7 @@ export class Renewer {
   #end(): void {
     clearInterval(this.#looks);
     const thread = this.#thread;
-    this.#port?.close();
-    [this.#thread, this.#port, this.#page, this.#forgotten] = [undefined, undefined, undefined, []];
+    [this.#thread, this.#page, this.#forgotten] = [undefined, undefined, []];
     void thread?.terminate();
   }
 

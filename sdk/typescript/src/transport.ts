@@ -15,7 +15,7 @@ const MAX_ANSWER = 64 * 1024 * 1024;
 /** After so long without an answer, the other connections to the same server are suspect too. */
 const SILENT = 1_000;
 
-/** A timer that fires so much later than asked met a blocked event loop; the answer may be there, unread. */
+/** A timer that fires so many milliseconds late met a blocked event loop. */
 const BLOCKED = 50;
 
 /** How many kept connections one call may find dead, one after the other. */
@@ -79,14 +79,14 @@ export class Transport {
         request?.destroy();
         reject(error);
       };
-      const arm = (ms: number) => {
-        const due = performance.now() + ms;
+      const arm = (first: boolean) => {
+        const due = performance.now() + within;
         timer = setTimeout(() => {
-          // Let the loop read what has arrived while it was blocked.
-          if (performance.now() - due > BLOCKED) return arm(BLOCKED / 2);
+          // The blocked loop could neither send nor read, so it waits once more.
+          if (first && performance.now() - due > BLOCKED) return arm(false);
           if (within >= SILENT) this.forgetIdle();
           fail(new LeaseholdError("network_timeout", "the server did not answer in time"));
-        }, ms);
+        }, within);
       };
       const send = (tries: number) => {
         const text = body === undefined ? undefined : JSON.stringify(body(tries > 0));
@@ -111,7 +111,7 @@ export class Transport {
         });
         sent.end(text);
       };
-      arm(within);
+      arm(true);
       send(0);
     });
     return {

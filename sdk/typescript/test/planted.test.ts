@@ -64,7 +64,7 @@ const BUGS: readonly Bug[] = [
     patches: [
       ["const thread = new Worker(", "const thread = onThisThread("],
       [
-        'import type { MessagePort } from "node:worker_threads";',
+        'import { Worker } from "node:worker_threads";',
         `import { EventEmitter } from "node:events";
          import { attend } from "./renewal-thread.js";
          function onThisThread(_, { workerData }) {

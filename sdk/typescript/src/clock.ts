@@ -16,11 +16,15 @@ const STEP = 10n * MS;
 export class Clock {
   readonly #offset: BigInt64Array;
 
-  /** A clock that shares its offset with another thread's. */
-  constructor(readonly shared = new SharedArrayBuffer(8)) {
-    this.#offset = new BigInt64Array(shared);
-    const up = uptime();
-    if (up !== undefined) Atomics.compareExchange(this.#offset, 0, 0n, up - process.hrtime.bigint());
+  /** The memory of the offset, for a clock of another thread. */
+  readonly shared: SharedArrayBuffer;
+
+  /** A new clock, or one that shares its offset with another thread's. */
+  constructor(shared?: SharedArrayBuffer) {
+    this.shared = shared ?? new SharedArrayBuffer(8);
+    this.#offset = new BigInt64Array(this.shared);
+    const up = shared === undefined ? uptime() : undefined;
+    if (up !== undefined) this.#offset[0] = up - process.hrtime.bigint();
   }
 
   /** This moment. */

@@ -93,6 +93,7 @@ class Acquisition {
     // The thread starts beside the first call.
     this.#engine.renewer.start();
     for (let first = true; ; first = false) {
+      if (this.#stopped !== undefined) throw this.#stopped.reason;
       const sent = first ? this.#started : this.#engine.clock.now();
       if (!this.#once() && this.#pending && this.#left(sent) <= 0) throw this.#outOfTime();
       let attempt: Attempt;
@@ -103,6 +104,8 @@ class Acquisition {
         await this.#failed(sent, error);
         continue;
       }
+      // A cancel may meet the answer: then what it brings is given back.
+      if (this.#stopped !== undefined) throw this.#stopped.reason;
       if (attempt.is === "granted") {
         const held = await this.#granted(sent, attempt);
         if (held !== undefined) return held;
@@ -142,7 +145,6 @@ class Acquisition {
 
   /** Sends the claim, and waits for the answer, a cancel, or the silence of the server. */
   async #call(sent: bigint): Promise<Answer> {
-    if (this.#stopped !== undefined) throw this.#stopped.reason;
     const { settings, transport, pulse } = this.#engine;
     // The first call asks at once, so that a lost answer is noticed soon; it also joins the queue.
     const long = this.#queued && !this.#once();

@@ -93,7 +93,7 @@ class Acquisition {
     // The thread starts beside the first call.
     this.#engine.renewer.start();
     for (let first = true; ; first = false) {
-      if (this.#stopped !== undefined) throw this.#stopped.reason;
+      this.#throwIfStopped();
       const sent = first ? this.#started : this.#engine.clock.now();
       if (!this.#once() && this.#pending && this.#left(sent) <= 0) throw this.#outOfTime();
       let attempt: Attempt;
@@ -105,7 +105,7 @@ class Acquisition {
         continue;
       }
       // A cancel may meet the answer: then what it brings is given back.
-      if (this.#stopped !== undefined) throw this.#stopped.reason;
+      this.#throwIfStopped();
       if (attempt.is === "granted") {
         const held = await this.#granted(sent, attempt);
         if (held !== undefined) return held;
@@ -132,6 +132,10 @@ class Acquisition {
   tidy(): void {
     this.#closeSilent();
     this.#giveBack();
+  }
+
+  #throwIfStopped(): void {
+    if (this.#stopped !== undefined) throw this.#stopped.reason;
   }
 
   /** One attempt only. */
@@ -243,7 +247,7 @@ class Acquisition {
   }
 
   async #sleep(ms: number): Promise<void> {
-    if (this.#stopped !== undefined) throw this.#stopped.reason;
+    this.#throwIfStopped();
     let timer: NodeJS.Timeout | undefined;
     try {
       await new Promise<void>((resolve, reject) => {

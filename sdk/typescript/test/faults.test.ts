@@ -44,9 +44,9 @@ test("a late renewal counts from when it was sent", async () => {
 
 test("the lost signal comes by the local timer", async () => {
   // With `maxHold` nothing is renewed, so neither the server nor the renewing thread has a word to say.
-  const lock = await client().mutex(fresh(), { maxHold: 1_000 }).lock();
+  const lock = await client().mutex(fresh(), { maxHold: 4_000 }).lock();
   const { signal } = lock;
-  await until("the signal comes", () => signal.aborted, 10_000);
+  await until("the signal comes", () => signal.aborted, 15_000);
   assert.equal(lock.lostReason, "max_hold");
 });
 
@@ -74,7 +74,7 @@ test("an answer that waited in a blocked loop is not late", async () => {
 
 test("a lock is kept while connections are reset", async () => {
   const bench = theBench();
-  const lock = await client({ url: bench.proxy, ttl: 3_000 }).mutex(fresh()).lock();
+  const lock = await client({ url: bench.proxy, ttl: 6_000 }).mutex(fresh()).lock();
   for (let resets = 0; resets < 8; resets++) {
     await bench.obey("reset");
     await sleep(500);

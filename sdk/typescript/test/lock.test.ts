@@ -214,7 +214,7 @@ test("a lock that is garbage collected is renewed no more", { timeout: 60_000 },
   const name = fresh();
   const warned = new Promise<Error>((resolve) => process.once("warning", resolve));
   const { signal, reference } = await (async () => {
-    const lock = await client({ ttl: 2_000 }).mutex(name).lock();
+    const lock = await client({ ttl: 5_000 }).mutex(name).lock();
     return { signal: lock.signal, reference: new WeakRef(lock) };
   })();
   await until("the lock is collected", async () => {

@@ -39,7 +39,7 @@ after(() => {
 });
 
 test("a process stopped past its ttl finds its lock lost", async () => {
-  const [name, ttl] = [fresh(), 2_000];
+  const [name, ttl] = [fresh(), 5_000];
   const holder = new Holder(theBench().server, name, "hold", ttl);
   await holder.said("held");
   holder.child.kill("SIGSTOP");
@@ -77,7 +77,7 @@ test("a waiter that is killed leaves the queue", async () => {
 });
 
 test("a blocked event loop keeps its lock", async () => {
-  const [name, ttl] = [fresh(), 3_000];
+  const [name, ttl] = [fresh(), 4_000];
   const holder = new Holder(theBench().server, name, "block", ttl);
   await holder.said("held");
   assert.equal(await client().mutex(name).tryLock(), null);

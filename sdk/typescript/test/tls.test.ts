@@ -121,7 +121,7 @@ after(() => {
 });
 
 const secured = () =>
-  connect({ url, token, ca: at("ca.pem"), cert: at("client.pem"), key: at("client.key"), ttl: 2_000 });
+  connect({ url, token, ca: at("ca.pem"), cert: at("client.pem"), key: at("client.key"), ttl: 5_000 });
 
 test("a lock is held and renewed over TLS with a token", async () => {
   const locks = secured();

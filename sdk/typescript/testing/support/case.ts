@@ -121,11 +121,8 @@ export class Case {
         this.#client(step);
         return;
       case "try":
-        return this.#try(step);
-      case "lock": {
-        this.#judge(step, await inTime(this.#acquire(step), within));
-        return;
-      }
+      case "lock":
+        return this.#attempt(step, within);
       case "start": {
         const cancel = new AbortController();
         const started: Started = { got: this.#acquire(step, cancel.signal), cancel, ended: false };
@@ -235,10 +232,11 @@ export class Case {
     return started;
   }
 
-  async #try(step: Step): Promise<void> {
+  /** Acquires, in bad weather again and again until it is as expected or the time is over. */
+  async #attempt(step: Step, within: number): Promise<void> {
     const end = performance.now() + WEATHER;
     for (;;) {
-      const got = await this.#acquire(step);
+      const got = await inTime(this.#acquire(step), within);
       // What a failed try got may still be on its way back.
       const bad =
         "error" in got

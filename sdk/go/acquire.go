@@ -1,0 +1,306 @@
+package leasehold
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"example.invalid/leasehold/sdk/go/internal/wire"
+)
+
+// Mode says how a lock shares its name.
+type Mode string
+
+// The modes of a lock.
+const (
+	// Exclusive is one holder alone.
+	Exclusive Mode = "exclusive"
+	// Shared is any number of readers together.
+	Shared Mode = "shared"
+	// Permit is one permit of a semaphore.
+	Permit Mode = "permit"
+)
+
+// patience is how long a waiting acquire bears a server that gives nothing but faults: as long as its place is kept.
+const patience = 10 * time.Second
+
+// earlyAnswer is less than any wait that the client asks for, except at the limit.
+const earlyAnswer = 10 * time.Millisecond
+
+// acquisition is one acquire, from before the first byte is sent until it has a lease, or has given back what it may
+// have got.
+type acquisition struct {
+	client *Client
+	name   string
+	mode   Mode
+	limit  uint32
+	opts   options
+	try    bool // one attempt only
+
+	id      string
+	started moment
+	end     moment // no attempt begins after this
+	// pending says that the store may have a lease or a place of this id; unanswered, that a call with it got no answer.
+	pending, unanswered bool
+	// faults counts faults in a row, since failingSince.
+	faults       int
+	failingSince moment
+	// early counts answers in a row that came at once although the call asked to wait.
+	early int
+	// last is the fault that is the last thing known, if it is one.
+	last *Error
+	// conflict is the latest answer 409.
+	conflict *wire.Busy
+	// measuredAgain says that a grant that came too late has been asked for once more.
+	measuredAgain bool
+}
+
+// acquire returns a lease with the moment before the request that got it was sent. The error is ErrHeld, or an *Error.
+func (a *acquisition) acquire(ctx context.Context) (g grant, sent moment, err error) {
+	if a.id, err = newLeaseID(); err != nil {
+		return g, 0, err
+	}
+	if ctx.Err() != nil {
+		return g, 0, aborted("the acquire was cancelled before anything was sent", ctx.Err())
+	}
+	ctx, cancel := a.client.untilClosed(ctx)
+	defer cancel()
+	a.started, a.end = now(), never
+	if a.opts.hasMaxWait && !a.try {
+		a.end = a.started.add(a.opts.maxWait)
+	}
+	defer func() {
+		if err != nil {
+			a.giveBack()
+		}
+	}()
+	for {
+		sent = now()
+		g, status, fault := a.attempt(ctx, sent)
+		switch {
+		case ctx.Err() != nil && (fault != nil || status != granted):
+			return g, 0, a.client.cancelled(ctx)
+		case fault != nil:
+			if fault = a.failed(ctx, sent, fault); fault != nil {
+				return g, 0, fault
+			}
+		case status == granted:
+			ok, late := a.judge(sent, g)
+			if ok {
+				a.pending = false
+				return g, sent, nil
+			}
+			if late != nil {
+				if late = a.failed(ctx, now(), late); late != nil {
+					return g, 0, late
+				}
+			}
+		case status == spent:
+			// The id will never be granted; what it may have had is over.
+			a.pending, a.unanswered = false, false
+			if a.id, err = newLeaseID(); err != nil {
+				return g, 0, err
+			}
+			fault := &Error{Kind: KindOverloaded, Status: http.StatusGone,
+				Message: "the server no longer accepts the lease id of this acquire; try again"}
+			if fault = a.failed(ctx, sent, fault); fault != nil {
+				return g, 0, fault
+			}
+		default:
+			if err = a.busy(ctx, sent); err != nil {
+				return g, 0, err
+			}
+		}
+	}
+}
+
+// verdict is what the server answered.
+type verdict int
+
+const (
+	busy verdict = iota
+	granted
+	spent
+)
+
+// attempt makes one call.
+func (a *acquisition) attempt(ctx context.Context, sent moment) (g grant, is verdict, fault *Error) {
+	wait := time.Duration(0)
+	if !a.try {
+		wait = shortest(a.opts.waitPerCall, a.end.since(sent))
+		if until, ok := ctx.Deadline(); ok {
+			wait = shortest(wait, time.Until(until))
+		}
+		if wait < 0 {
+			wait = 0
+		}
+	}
+	what := request{
+		method: http.MethodPost,
+		path:   wire.Locks + "/" + segment(a.name) + "/acquire",
+		limit:  wait + a.opts.requestTimeout,
+		body: func(again bool) any {
+			body := wire.Acquire{
+				OwnerID: a.opts.owner, TTLMs: ceilMs(a.opts.grantTTL()), LeaseID: a.id, WaitMs: ceilMs(wait),
+				Metadata: a.opts.metadata, Limit: a.limit, Repeat: a.unanswered || again,
+			}
+			if a.mode != Exclusive {
+				body.Mode = string(a.mode)
+			}
+			return body
+		},
+	}
+	call := ctx
+	if wait > 0 {
+		var stop func()
+		call, stop = a.client.pulse.listen(ctx)
+		defer stop()
+	}
+	answer, fault := a.client.transport.call(call, what)
+	if fault != nil && call.Err() != nil && ctx.Err() == nil {
+		fault = &Error{Kind: KindNetworkTimeout, Message: "the server stopped answering during the wait", sent: true}
+	}
+	if fault == nil {
+		a.note(answer.again)
+		g, is, fault = a.read(answer)
+	}
+	if fault != nil {
+		// A refusal is final; after a fault, the call may still be granted, or may have been.
+		a.note(fault.sent && (fault.Retryable() || fault.Kind == KindInternal || fault.Kind == KindAborted))
+	}
+	return g, is, fault
+}
+
+// note records whether a call has no answer that says what it did.
+func (a *acquisition) note(unanswered bool) {
+	if unanswered {
+		a.unanswered, a.pending = true, true
+	}
+}
+
+// read turns an answer into what it means.
+func (a *acquisition) read(answer answer) (g grant, is verdict, fault *Error) {
+	switch answer.status {
+	case http.StatusOK:
+		var body wire.Acquired
+		if fault := answer.read(&body); fault != nil {
+			return g, busy, fault
+		}
+		if !body.Acquired || body.LeaseID != a.id || body.FencingToken == nil || body.ExpiresInMs == nil {
+			return g, busy, answer.odd("the server granted something else than this client asked for")
+		}
+		return grant{
+			fence: Fence(*body.FencingToken), waited: fromMs(body.WaitedMs), left: fromMs(*body.ExpiresInMs),
+			expiryMs: body.LeaseExpiryMs, owner: body.OwnerID,
+		}, granted, nil
+	case http.StatusConflict:
+		var body wire.Busy
+		if answer.read(&body) == nil {
+			a.conflict = &body
+			if body.Reason == wire.Held || body.Reason == wire.WaitTimeout {
+				return g, busy, nil
+			}
+		}
+	case http.StatusGone:
+		return g, spent, nil
+	}
+	return g, busy, answer.fault()
+}
+
+// busy takes in that another client holds the lock. It returns the error if the acquire is over.
+func (a *acquisition) busy(ctx context.Context, sent moment) error {
+	a.faults, a.failingSince, a.last = 0, 0, nil
+	if a.try {
+		return ErrHeld
+	}
+	a.pending = true // the place in the queue
+	at := now()
+	if at >= a.end {
+		return a.timedOut()
+	}
+	// An answer at once, again and again, must not become a storm of calls.
+	a.early++
+	if at.since(sent) >= earlyAnswer {
+		a.early = 0
+	}
+	if a.early > 1 {
+		sleep(ctx, shortest(pauseAfter(a.early-2), a.end.since(at)))
+	}
+	if ctx.Err() != nil {
+		return a.client.cancelled(ctx)
+	}
+	if now() >= a.end {
+		return a.timedOut()
+	}
+	return nil
+}
+
+func (a *acquisition) timedOut() error {
+	if a.last != nil {
+		return a.last
+	}
+	waited := now().since(a.started).Round(time.Millisecond)
+	return &Error{Kind: KindTimeout, Message: "not acquired within " + waited.String()}
+}
+
+// failed takes in a fault of a call sent at this moment, and pauses before the next. It returns the error if the
+// acquire is over.
+func (a *acquisition) failed(ctx context.Context, sent moment, fault *Error) *Error {
+	if !fault.Retryable() {
+		return fault
+	}
+	at := now()
+	if a.failingSince == 0 {
+		a.failingSince = sent
+	}
+	if a.try || at >= a.end || at.since(a.failingSince) >= patience {
+		return fault
+	}
+	a.last = fault
+	pause := pauseAfter(a.faults)
+	if fault.retryAfter > pause && fault.Kind == KindRateLimited {
+		pause = fault.retryAfter
+	}
+	a.faults++
+	sleep(ctx, shortest(pause, a.end.since(at)))
+	if ctx.Err() != nil {
+		return a.client.cancelled(ctx)
+	}
+	if now() >= a.end {
+		return fault
+	}
+	return nil
+}
+
+// judge looks at the clock: a grant whose time was over when it came is asked for once more, and then given back. The
+// error is a fault, after which the acquire goes on with a new id.
+func (a *acquisition) judge(sent moment, g grant) (ok bool, late *Error) {
+	end := deadline(sent, g.waited, g.left, a.opts.grantTTL())
+	if now() < end {
+		return true, nil
+	}
+	if !a.try && !a.measuredAgain {
+		a.measuredAgain = true
+		return false, nil
+	}
+	late = &Error{Kind: KindNetworkTimeout,
+		Message: "the server granted the lease, but its time was over when the answer came"}
+	a.pending = true
+	a.giveBack()
+	id, err := newLeaseID()
+	if err != nil {
+		return false, &Error{Kind: KindInternal, Message: "the system gives no random numbers", cause: err}
+	}
+	a.id, a.measuredAgain, a.unanswered = id, false, false
+	return false, late
+}
+
+// giveBack releases in the background what this id may have got. The store then refuses the id for ever after.
+func (a *acquisition) giveBack() {
+	if !a.pending {
+		return
+	}
+	a.pending = false
+	body := wire.Release{LeaseID: a.id, Unanswered: ceilMs(a.opts.grantTTL())}
+	a.client.releaseInBackground(a.name, body, &a.opts, false)
+}

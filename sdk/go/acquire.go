@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -24,6 +25,9 @@ const (
 // patience is how long a waiting acquire bears a server that gives nothing but faults: as long as its place is kept.
 const patience = 10 * time.Second
 
+// waitGrace is how long after the wait the answer to a call may come.
+const waitGrace = 5 * time.Second
+
 // earlyAnswer is less than any wait that the client asks for, except at the limit.
 const earlyAnswer = 10 * time.Millisecond
 
@@ -40,6 +44,8 @@ type acquisition struct {
 	id      string
 	started moment
 	end     moment // no attempt begins after this
+	// polls says that the claim is in the queue, and the next call waits there.
+	polls bool
 	// pending says that the store may have a lease or a place of this id; unanswered, that a call with it got no answer.
 	pending, unanswered bool
 	// faults counts faults in a row, since failingSince.
@@ -125,27 +131,32 @@ const (
 
 // attempt makes one call.
 func (a *acquisition) attempt(ctx context.Context, sent moment) (g grant, is verdict, fault *Error) {
-	wait := time.Duration(0)
-	if !a.try {
-		wait = shortest(a.opts.waitPerCall, a.end.since(sent))
+	var wait time.Duration
+	if a.polls {
+		wait = protocol.WaitOfCall(a.end.since(sent), a.opts.waitPerCall)
 		if until, ok := ctx.Deadline(); ok {
-			wait = shortest(wait, time.Until(until))
+			// Without a wait the call would be a plain attempt.
+			wait = protocol.Shortest(wait, time.Until(until)+time.Millisecond)
 		}
-		if wait < 0 {
-			wait = 0
-		}
+	}
+	limit := a.opts.requestTimeout
+	if wait > 0 {
+		limit = wait + waitGrace
 	}
 	what := request{
 		method: http.MethodPost,
-		path:   wire.Locks + "/" + segment(a.name) + "/acquire",
-		limit:  wait + a.opts.requestTimeout,
+		path:   wire.Locks + "/" + protocol.Segment(a.name) + "/acquire",
+		limit:  limit,
 		body: func(again bool) any {
 			body := wire.Acquire{
-				OwnerID: a.opts.owner, TTLMs: ceilMs(a.opts.grantTTL()), LeaseID: a.id, WaitMs: ceilMs(wait),
+				OwnerID: a.opts.owner, TTLMs: protocol.CeilMs(a.opts.grantTTL()), LeaseID: a.id, WaitMs: protocol.CeilMs(wait),
 				Metadata: a.opts.metadata, Limit: a.limit, Repeat: a.unanswered || again,
 			}
 			if a.mode != Exclusive {
 				body.Mode = string(a.mode)
+			}
+			if !a.try && wait <= 0 {
+				body.Queue = protocol.CeilMs(patience)
 			}
 			return body
 		},
@@ -190,7 +201,7 @@ func (a *acquisition) read(answer answer) (g grant, is verdict, fault *Error) {
 			return g, busy, answer.odd("the server granted something else than this client asked for")
 		}
 		return grant{
-			fence: Fence(*body.FencingToken), waited: fromMs(body.WaitedMs), left: fromMs(*body.ExpiresInMs),
+			fence: Fence(*body.FencingToken), waited: protocol.FromMs(body.WaitedMs), left: protocol.FromMs(*body.ExpiresInMs),
 			expiryMs: body.LeaseExpiryMs, owner: body.OwnerID,
 		}, granted, nil
 	case http.StatusConflict:
@@ -214,17 +225,20 @@ func (a *acquisition) busy(ctx context.Context, sent moment) error {
 		return ErrHeld
 	}
 	a.pending = true // the place in the queue
+	polled := a.polls
+	a.polls = true
 	at := now()
 	if at >= a.end {
 		return a.timedOut()
 	}
 	// An answer at once, again and again, must not become a storm of calls.
-	a.early++
-	if at.since(sent) >= earlyAnswer {
+	if polled && at.since(sent) < earlyAnswer {
+		a.early++
+	} else {
 		a.early = 0
 	}
 	if a.early > 1 {
-		sleep(ctx, shortest(pauseAfter(a.early-2), a.end.since(at)))
+		sleep(ctx, protocol.Shortest(protocol.Pause(a.early-2), a.end.since(at)))
 	}
 	if ctx.Err() != nil {
 		return a.client.cancelled(ctx)
@@ -256,13 +270,14 @@ func (a *acquisition) failed(ctx context.Context, sent moment, fault *Error) *Er
 	if a.try || at >= a.end || at.since(a.failingSince) >= patience {
 		return fault
 	}
-	a.last = fault
-	pause := pauseAfter(a.faults)
+	// The next call joins the queue again, and does not wait: so its lost answer is noticed soon.
+	a.last, a.polls = fault, false
+	pause := protocol.Pause(a.faults)
 	if fault.retryAfter > pause && fault.Kind == KindRateLimited {
 		pause = fault.retryAfter
 	}
 	a.faults++
-	sleep(ctx, shortest(pause, a.end.since(at)))
+	sleep(ctx, protocol.Shortest(pause, a.end.since(at)))
 	if ctx.Err() != nil {
 		return a.client.cancelled(ctx)
 	}
@@ -301,6 +316,6 @@ func (a *acquisition) giveBack() {
 		return
 	}
 	a.pending = false
-	body := wire.Release{LeaseID: a.id, Unanswered: ceilMs(a.opts.grantTTL())}
+	body := wire.Release{LeaseID: a.id, Unanswered: protocol.CeilMs(a.opts.grantTTL())}
 	a.client.releaseInBackground(a.name, body, &a.opts, false)
 }

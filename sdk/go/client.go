@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -181,9 +182,9 @@ func (c *Client) release(
 ) (released bool, gone Reason, fault *Error) {
 	end := now().add(o.releaseTimeout)
 	unanswered := false
-	path := wire.Locks + "/" + segment(name) + "/release"
+	path := wire.Locks + "/" + protocol.Segment(name) + "/release"
 	for tries := 0; ; tries++ {
-		limit := shortest(o.requestTimeout, end.since(now()))
+		limit := protocol.Shortest(o.requestTimeout, end.since(now()))
 		answer, fault := c.transport.call(ctx, post(path, body, limit))
 		if fault == nil {
 			unanswered = unanswered || answer.again
@@ -192,7 +193,7 @@ func (c *Client) release(
 				return released || wasHeld && unanswered, gone, nil
 			}
 		}
-		pause := pauseAfter(tries)
+		pause := protocol.Pause(tries)
 		if !fault.Retryable() || now().add(pause) >= end {
 			return false, "", fault
 		}
@@ -236,5 +237,15 @@ func (c *Client) releaseInBackground(name string, body wire.Release, o *options,
 func reportRelease(o *options, fault *Error) {
 	if o.onReleaseError != nil {
 		o.onReleaseError(fault)
+	}
+}
+
+// sleep waits, and ends early with the context.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
 	}
 }

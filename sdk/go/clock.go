@@ -3,6 +3,8 @@ package leasehold
 import (
 	"math"
 	"time"
+
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 )
 
 // moment is a reading of the deadline clock in nanoseconds. The clock counts the time that the machine was suspended
@@ -35,27 +37,9 @@ func earliest(a, b moment) moment {
 	return b
 }
 
-func shortest(a, b time.Duration) time.Duration {
-	if a < b {
-		return a
-	}
-	return b
-}
-
-// rounding is subtracted from the time that a grant has left, together with one percent, for times that a store rounds
-// up.
-const rounding = 2 * time.Millisecond
-
-// deadline is the moment until which the client may rely on a grant that answers a request sent at sent. The server
-// measured left no earlier than sent + waited. One percent and 2 ms are kept for clocks that run at different rates.
-// The client never relies on more than the ttl it asked for, even if a clock that was set back reports more.
+// deadline is the moment until which the client may rely on a grant that answers a request sent at sent.
 func deadline(sent moment, waited, left, ttl time.Duration) moment {
-	span := shortest(left, ttl)
-	if waited > math.MaxInt64-span {
-		return never
-	}
-	span += waited
-	return sent.add(span - span/100 - rounding)
+	return sent.add(protocol.Span(waited, left, ttl))
 }
 
 // alarm wakes the goroutine that keeps leases.
@@ -93,7 +77,7 @@ func (n *naps) wait() {
 		if left == 0 {
 			return
 		}
-		timer := time.NewTimer(shortest(left, longestNap))
+		timer := time.NewTimer(protocol.Shortest(left, longestNap))
 		select {
 		case at = <-n.bell:
 			timer.Stop()

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 )
 
 // Kind says what went wrong; each kind calls for another reaction.
@@ -170,4 +172,22 @@ func (e *workAndLoss) As(target any) bool {
 		return true
 	}
 	return false
+}
+
+// normalName checks a name and returns it in NFC.
+func normalName(name string) (string, error) {
+	name, err := protocol.Name(name)
+	if err != nil {
+		return "", invalid("%v", err)
+	}
+	return name, nil
+}
+
+// newLeaseID makes the id of one acquisition.
+func newLeaseID() (string, error) {
+	id, err := protocol.LeaseID()
+	if err != nil {
+		return "", &Error{Kind: KindInternal, Message: "the system gives no random numbers", cause: err}
+	}
+	return id, nil
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 )
 
 // State is what a client knows about a lock it has taken, without asking the server.
@@ -66,9 +68,8 @@ func newHeld(name, id string, o *options, sent moment, g grant, parent context.C
 		holdUntil: never, lost: make(chan struct{}), abandon: cancel, state: Held, index: -1,
 	}
 	h.deadline = deadline(sent, g.waited, g.left, h.ttl)
-	// A repeated claim gets what is left of its lease, which must be renewed sooner.
 	h.every = h.ttl / 3
-	h.next = since.add(shortest(h.every, g.left/2))
+	h.next = since.add(protocol.FirstRenewal(h.ttl, g.left))
 	if o.hasMaxHold {
 		h.holdUntil = since.add(o.maxHold)
 		h.deadline = earliest(h.deadline, h.holdUntil)
@@ -138,12 +139,6 @@ type renewal struct {
 	capped   bool
 }
 
-// renewalTimeout is short enough that several renewals fit between the first one and the deadline.
-func renewalTimeout(ttl time.Duration) time.Duration { return shortest(ttl/6, 5*time.Second) }
-
-// retryAfter is how long to wait before a failed renewal is repeated.
-func retryAfter(ttl time.Duration) time.Duration { return shortest(ttl/12, time.Second) }
-
 // begin returns the renewal to send if one is due within slack.
 func (h *held) begin(slack time.Duration) (one renewal, due bool) {
 	h.update(func(at moment) {
@@ -154,8 +149,8 @@ func (h *held) begin(slack time.Duration) (one renewal, due bool) {
 			h.risk()
 		}
 		left := h.holdUntil.since(at)
-		one = renewal{of: h, at: at, extendBy: shortest(h.ttl, left), capped: left <= h.ttl}
-		h.inFlight, h.next, due = at, at.add(renewalTimeout(h.ttl)), true
+		one = renewal{of: h, at: at, extendBy: protocol.Shortest(h.ttl, left), capped: left <= h.ttl}
+		h.inFlight, h.next, due = at, at.add(protocol.RenewalTimeout(h.ttl)), true
 	})
 	return one, due
 }
@@ -190,7 +185,7 @@ func (h *held) fail(one renewal, why *Error) {
 	h.update(func(at moment) {
 		// Unless a later renewal is in flight already.
 		if h.inFlight == 0 || h.inFlight == one.at {
-			h.inFlight, h.next = 0, at.add(retryAfter(h.ttl))
+			h.inFlight, h.next = 0, at.add(protocol.RenewalRetry(h.ttl))
 		}
 		h.risk()
 	})

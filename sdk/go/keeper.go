@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -185,16 +186,16 @@ func (k *keeper) send(batch []renewal) {
 
 func (r renewal) body() wire.Renew {
 	return wire.Renew{
-		LockName: r.of.name, LeaseID: r.of.id, ExtendByMs: ceilMs(r.extendBy), FencingToken: uint64(r.of.fence),
+		LockName: r.of.name, LeaseID: r.of.id, ExtendByMs: protocol.CeilMs(r.extendBy), FencingToken: uint64(r.of.fence),
 	}
 }
 
 // renew sends one request and gives each lease its answer.
 func (k *keeper) renew(batch []renewal) {
-	limit := renewalTimeout(batch[0].of.ttl)
+	limit := protocol.RenewalTimeout(batch[0].of.ttl)
 	body := wire.RenewMany{}
 	for _, one := range batch {
-		limit = shortest(limit, renewalTimeout(one.of.ttl))
+		limit = protocol.Shortest(limit, protocol.RenewalTimeout(one.of.ttl))
 		body.Leases = append(body.Leases, one.body())
 	}
 	answer, fault := k.client.transport.call(context.Background(), post(wire.Batch, body, limit))
@@ -231,7 +232,7 @@ func (r renewal) apply(text json.RawMessage) {
 	err := json.Unmarshal(text, &result)
 	switch {
 	case err == nil && result.Status == http.StatusOK && result.Renewed && result.ExpiresInMs != nil:
-		r.of.confirm(r, fromMs(*result.ExpiresInMs))
+		r.of.confirm(r, protocol.FromMs(*result.ExpiresInMs))
 	case err == nil && result.Status == http.StatusGone && result.Gone != "":
 		r.of.refuse(Reason(result.Gone))
 	default:

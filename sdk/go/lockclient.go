@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -116,7 +117,7 @@ func unexpected(fault *Error, name, verb, secret string) error {
 		return fault
 	}
 	body := strings.ReplaceAll(string(bytes.TrimSpace(fault.body)), secret, "…")
-	path := wire.Locks + "/" + segment(name) + "/" + verb
+	path := wire.Locks + "/" + protocol.Segment(name) + "/" + verb
 	return &UnexpectedStatusError{Method: http.MethodPost, Path: path, Code: fault.Status, Body: body, fault: fault}
 }
 
@@ -164,8 +165,8 @@ func (o AcquireOptions) pause(recommended time.Duration, try int) time.Duration 
 	if recommended < o.MinRetry {
 		recommended = o.MinRetry
 	}
-	recommended = shortest(recommended, o.MaxRetry)
-	return time.Duration(float64(recommended) * (1 + o.JitterFrac*(2*chance()-1)))
+	recommended = protocol.Shortest(recommended, o.MaxRetry)
+	return time.Duration(float64(recommended) * (1 + o.JitterFrac*(2*protocol.Chance()-1)))
 }
 
 // AcquireOnce makes one attempt. It returns a lease, or why it was not acquired, or an error. Whatever a failed attempt
@@ -222,7 +223,7 @@ func (c *Client) AcquireWithRetry(
 		var recommended time.Duration
 		switch {
 		case busy != nil:
-			err, recommended = busy, fromMs(busy.RecommendedRetry)
+			err, recommended = busy, protocol.FromMs(busy.RecommendedRetry)
 		case err == nil:
 			return lease, nil
 		case !errors.As(err, &fault) || !fault.Retryable():
@@ -257,9 +258,9 @@ func (c *Client) RenewOnce(
 	}
 	body := wire.Renew{
 		LeaseID: lease.LeaseID, OwnerID: lease.OwnerID, FencingToken: uint64(lease.FencingToken),
-		ExtendByMs: ceilMs(extendBy),
+		ExtendByMs: protocol.CeilMs(extendBy),
 	}
-	path := wire.Locks + "/" + segment(lease.LockName) + "/renew"
+	path := wire.Locks + "/" + protocol.Segment(lease.LockName) + "/renew"
 	answer, fault := c.transport.call(ctx, post(path, body, c.defaults.requestTimeout))
 	var result wire.RenewedEach
 	switch {
@@ -287,7 +288,7 @@ func (c *Client) ReleaseOnce(ctx context.Context, lease Lease) (released bool, r
 	body := wire.Release{
 		LeaseID: lease.LeaseID, OwnerID: lease.OwnerID, FencingToken: uint64(lease.FencingToken),
 	}
-	path := wire.Locks + "/" + segment(lease.LockName) + "/release"
+	path := wire.Locks + "/" + protocol.Segment(lease.LockName) + "/release"
 	answer, fault := c.transport.call(ctx, post(path, body, c.defaults.requestTimeout))
 	var result wire.Released
 	switch {
@@ -317,7 +318,7 @@ type beats struct {
 	all map[string]chan struct{}
 }
 
-func (b *beats) start(id string) <-chan struct{} {
+func (b *beats) start(id string) chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.all == nil {
@@ -327,6 +328,15 @@ func (b *beats) start(id string) <-chan struct{} {
 		b.all[id] = make(chan struct{})
 	}
 	return b.all[id]
+}
+
+// over forgets a heartbeat that has ended by itself.
+func (b *beats) over(id string, stop chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all[id] == stop {
+		delete(b.all, id)
+	}
 }
 
 func (b *beats) stop(id string) {
@@ -382,7 +392,7 @@ func (c *Client) StartHeartbeat(ctx context.Context, lease Lease, opts Heartbeat
 	h.next = at.add(opts.Interval)
 	if lease.until != 0 {
 		h.deadline = lease.until
-		h.next = at.add(shortest(opts.Interval, lease.until.since(at)/2))
+		h.next = at.add(protocol.Shortest(opts.Interval, lease.until.since(at)/2))
 	}
 	stop := c.beats.start(lease.LeaseID)
 	c.keeper.schedule(h)
@@ -392,6 +402,7 @@ func (c *Client) StartHeartbeat(ctx context.Context, lease Lease, opts Heartbeat
 		case <-stop:
 		case <-h.lost:
 		}
+		c.beats.over(lease.LeaseID, stop)
 		// A lease whose deadline has passed is lost, whatever else has ended the heartbeat.
 		h.release()
 		c.keeper.forget(h)

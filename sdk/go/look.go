@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"example.invalid/leasehold/sdk/go/internal/nfc"
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -92,7 +93,7 @@ func (c *Client) Show(ctx context.Context, name string) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	var body wire.Lock
-	if err := c.ask(ctx, get(wire.Locks+"/"+segment(name), c.defaults.requestTimeout), &body); err != nil {
+	if err := c.ask(ctx, get(wire.Locks+"/"+protocol.Segment(name), c.defaults.requestTimeout), &body); err != nil {
 		return LockInfo{}, err
 	}
 	return lockInfo(body), nil
@@ -103,21 +104,34 @@ func (c *Client) Show(ctx context.Context, name string) (LockInfo, error) {
 func (c *Client) List(ctx context.Context, prefix string) ([]LockInfo, error) {
 	var all []LockInfo
 	for cursor := ""; ; {
-		query := "?limit=" + strconv.Itoa(pageSize) + "&prefix=" + segment(nfc.String(prefix))
-		if cursor != "" {
-			query += "&cursor=" + segment(cursor)
-		}
-		var page wire.Listed
-		if err := c.ask(ctx, get(wire.Locks+query, c.defaults.requestTimeout), &page); err != nil {
+		page, next, err := c.ListPage(ctx, prefix, pageSize, cursor)
+		if err != nil {
 			return nil, err
 		}
-		for _, lock := range page.Locks {
-			all = append(all, lockInfo(lock))
-		}
-		if cursor = page.NextCursor; cursor == "" {
+		if all = append(all, page...); next == "" {
 			return all, nil
 		}
+		cursor = next
 	}
+}
+
+// ListPage describes at most limit locks, from where the cursor of the page before says; the first page has an empty
+// one. It returns the cursor of the next page, empty at the end. A page may be empty before the end.
+func (c *Client) ListPage(
+	ctx context.Context, prefix string, limit int, cursor string,
+) (locks []LockInfo, next string, err error) {
+	path := wire.Locks + "?limit=" + strconv.Itoa(limit) + "&prefix=" + protocol.Segment(nfc.String(prefix))
+	if cursor != "" {
+		path += "&cursor=" + protocol.Segment(cursor)
+	}
+	var page wire.Listed
+	if err := c.ask(ctx, get(path, c.defaults.requestTimeout), &page); err != nil {
+		return nil, "", err
+	}
+	for _, lock := range page.Locks {
+		locks = append(locks, lockInfo(lock))
+	}
+	return locks, page.NextCursor, nil
 }
 
 // RevokeOptions say what to revoke.
@@ -140,7 +154,7 @@ func (c *Client) Revoke(ctx context.Context, name string, what RevokeOptions) (i
 		return 0, c.defect
 	}
 	body := wire.Revoke{Now: what.Now, FencingToken: uint64(what.Only)}
-	path := wire.Locks + "/" + segment(name) + "/revoke"
+	path := wire.Locks + "/" + protocol.Segment(name) + "/revoke"
 	answer, fault := c.transport.call(ctx, post(path, body, c.defaults.requestTimeout))
 	if fault != nil {
 		return 0, fault
@@ -170,13 +184,13 @@ func lockInfo(lock wire.Lock) LockInfo {
 	for _, one := range lock.Holders {
 		info.Holders = append(info.Holders, Holder{
 			Owner: one.OwnerID, Mode: Mode(one.Mode), Limit: int(one.Limit), Fence: Fence(one.FencingToken),
-			ExpiresIn: fromMs(one.ExpiresInMs), AcquiredAt: time.UnixMilli(one.AcquiredAtMs),
+			ExpiresIn: protocol.FromMs(one.ExpiresInMs), AcquiredAt: time.UnixMilli(one.AcquiredAtMs),
 			Renewals: one.Renewals, Metadata: one.Metadata, Revoked: one.Revoked, Digest: one.LeaseDigest,
 		})
 	}
 	for _, one := range lock.Waiters {
 		info.Waiters = append(info.Waiters, Waiter{
-			Owner: one.OwnerID, Mode: Mode(one.Mode), Limit: int(one.Limit), Waited: fromMs(one.WaitedMs),
+			Owner: one.OwnerID, Mode: Mode(one.Mode), Limit: int(one.Limit), Waited: protocol.FromMs(one.WaitedMs),
 			Digest: one.LeaseDigest,
 		})
 	}

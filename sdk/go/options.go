@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 )
 
 const (
@@ -97,11 +99,11 @@ func (o *options) check() error {
 	if o.ttl < minTTL {
 		return invalid("a `TTL` of %v is too short: it must be at least %v", o.ttl, minTTL)
 	}
-	if o.owner == "" || len(o.owner) > maxOwnerBytes {
-		return invalid("`Owner` must have 1 to %d bytes, not %d", maxOwnerBytes, len(o.owner))
+	if o.owner == "" || len(o.owner) > protocol.MaxOwner {
+		return invalid("`Owner` must have 1 to %d bytes, not %d", protocol.MaxOwner, len(o.owner))
 	}
-	if len(o.metadata) > maxMetadataBytes {
-		return invalid("`Metadata` must have at most %d bytes, not %d", maxMetadataBytes, len(o.metadata))
+	if len(o.metadata) > protocol.MaxMetadata {
+		return invalid("`Metadata` must have at most %d bytes, not %d", protocol.MaxMetadata, len(o.metadata))
 	}
 	if o.hasMaxWait && o.maxWait < 0 {
 		return invalid("`Wait` must not be negative")
@@ -121,29 +123,7 @@ func (o *options) check() error {
 // grantTTL is the ttl to ask for: no longer than the lock may be held.
 func (o *options) grantTTL() time.Duration {
 	if o.hasMaxHold {
-		return shortest(o.ttl, o.maxHold)
+		return protocol.Shortest(o.ttl, o.maxHold)
 	}
 	return o.ttl
-}
-
-// ceilMs returns whole milliseconds, rounded up: for the time that the client asks for.
-func ceilMs(d time.Duration) int64 {
-	ms := d.Milliseconds()
-	if time.Duration(ms)*time.Millisecond < d {
-		ms++
-	}
-	return ms
-}
-
-const maxMs = int64(1<<63-1) / int64(time.Millisecond)
-
-// fromMs reads a time of the server; no time is negative.
-func fromMs(ms int64) time.Duration {
-	switch {
-	case ms < 0:
-		return 0
-	case ms > maxMs:
-		ms = maxMs
-	}
-	return time.Duration(ms) * time.Millisecond
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -207,29 +208,16 @@ func (a answer) fault() *Error {
 	if json.Unmarshal(a.body, &said) != nil {
 		said = wire.Problem{}
 	}
-	kind, known := wire.Kinds[said.Code]
-	switch {
-	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
-		kind = string(KindAuthFailed)
-	case a.status == http.StatusTooManyRequests:
-		kind = string(KindRateLimited)
-	case known:
-	case a.status == http.StatusNotFound, a.status == http.StatusMethodNotAllowed:
-		kind = string(KindUnsupported)
-	case 400 <= a.status && a.status < 500:
-		kind = string(KindInvalidArgument)
-	default:
-		kind = string(KindUnavailable)
-	}
+	kind := Kind(protocol.Kind(a.status, said.Code))
 	message := said.Error
 	switch {
 	case message != "":
-	case Kind(kind) == KindUnsupported:
+	case kind == KindUnsupported:
 		message = "there is no leasehold server at this address"
 	default:
 		message = "the server answered with status " + strconv.Itoa(a.status)
 	}
 	return &Error{
-		Kind: Kind(kind), Message: message, Status: a.status, retryAfter: a.retryAfter, sent: true, body: a.body,
+		Kind: kind, Message: message, Status: a.status, retryAfter: a.retryAfter, sent: true, body: a.body,
 	}
 }

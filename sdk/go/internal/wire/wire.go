@@ -14,6 +14,7 @@ type Acquire struct {
 	Mode     string `json:"mode,omitempty"`
 	Limit    uint32 `json:"limit,omitempty"`
 	WaitMs   int64  `json:"wait_ms,omitempty"`
+	Queue    int64  `json:"queue,omitempty"`
 	Metadata string `json:"metadata,omitempty"`
 	Repeat   bool   `json:"repeat,omitempty"`
 }

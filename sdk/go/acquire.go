@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/clock"
 	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
@@ -62,7 +63,7 @@ type acquisition struct {
 }
 
 // acquire returns a lease with the moment before the request that got it was sent. The error is ErrHeld, or an *Error.
-func (a *acquisition) acquire(ctx context.Context) (g grant, sent moment, err error) {
+func (a *acquisition) acquire(ctx context.Context) (g grant, sent clock.Moment, err error) {
 	if a.id, err = newLeaseID(); err != nil {
 		return g, 0, err
 	}
@@ -71,9 +72,9 @@ func (a *acquisition) acquire(ctx context.Context) (g grant, sent moment, err er
 	}
 	ctx, cancel := a.client.untilClosed(ctx)
 	defer cancel()
-	a.started, a.end = now(), never
+	a.started, a.end = clock.Now(), never
 	if a.opts.hasMaxWait && !a.try {
-		a.end = a.started.add(a.opts.maxWait)
+		a.end = a.started.Add(a.opts.maxWait)
 	}
 	defer func() {
 		if err != nil {
@@ -81,7 +82,7 @@ func (a *acquisition) acquire(ctx context.Context) (g grant, sent moment, err er
 		}
 	}()
 	for {
-		sent = now()
+		sent = clock.Now()
 		g, status, fault := a.attempt(ctx, sent)
 		switch {
 		case ctx.Err() != nil && (fault != nil || status != granted):
@@ -97,7 +98,7 @@ func (a *acquisition) acquire(ctx context.Context) (g grant, sent moment, err er
 				return g, sent, nil
 			}
 			if late != nil {
-				if late = a.failed(ctx, now(), late); late != nil {
+				if late = a.failed(ctx, clock.Now(), late); late != nil {
 					return g, 0, late
 				}
 			}
@@ -130,10 +131,10 @@ const (
 )
 
 // attempt makes one call.
-func (a *acquisition) attempt(ctx context.Context, sent moment) (g grant, is verdict, fault *Error) {
+func (a *acquisition) attempt(ctx context.Context, sent clock.Moment) (g grant, is verdict, fault *Error) {
 	var wait time.Duration
 	if a.polls {
-		wait = protocol.WaitOfCall(a.end.since(sent), a.opts.waitPerCall)
+		wait = protocol.WaitOfCall(a.end.Since(sent), a.opts.waitPerCall)
 		if until, ok := ctx.Deadline(); ok {
 			// Without a wait the call would be a plain attempt.
 			wait = protocol.Shortest(wait, time.Until(until)+time.Millisecond)
@@ -219,7 +220,7 @@ func (a *acquisition) read(answer answer) (g grant, is verdict, fault *Error) {
 }
 
 // busy takes in that another client holds the lock. It returns the error if the acquire is over.
-func (a *acquisition) busy(ctx context.Context, sent moment) error {
+func (a *acquisition) busy(ctx context.Context, sent clock.Moment) error {
 	a.faults, a.failingSince, a.last = 0, 0, nil
 	if a.try {
 		return ErrHeld
@@ -227,23 +228,23 @@ func (a *acquisition) busy(ctx context.Context, sent moment) error {
 	a.pending = true // the place in the queue
 	polled := a.polls
 	a.polls = true
-	at := now()
+	at := clock.Now()
 	if at >= a.end {
 		return a.timedOut()
 	}
 	// An answer at once, again and again, must not become a storm of calls.
-	if polled && at.since(sent) < earlyAnswer {
+	if polled && at.Since(sent) < earlyAnswer {
 		a.early++
 	} else {
 		a.early = 0
 	}
 	if a.early > 1 {
-		sleep(ctx, protocol.Shortest(protocol.Pause(a.early-2), a.end.since(at)))
+		sleep(ctx, protocol.Shortest(protocol.Pause(a.early-2), a.end.Since(at)))
 	}
 	if ctx.Err() != nil {
 		return a.client.cancelled(ctx)
 	}
-	if now() >= a.end {
+	if clock.Now() >= a.end {
 		return a.timedOut()
 	}
 	return nil
@@ -253,21 +254,21 @@ func (a *acquisition) timedOut() error {
 	if a.last != nil {
 		return a.last
 	}
-	waited := now().since(a.started).Round(time.Millisecond)
+	waited := clock.Now().Since(a.started).Round(time.Millisecond)
 	return &Error{Kind: KindTimeout, Message: "not acquired within " + waited.String()}
 }
 
 // failed takes in a fault of a call sent at this moment, and pauses before the next. It returns the error if the
 // acquire is over.
-func (a *acquisition) failed(ctx context.Context, sent moment, fault *Error) *Error {
+func (a *acquisition) failed(ctx context.Context, sent clock.Moment, fault *Error) *Error {
 	if !fault.Retryable() {
 		return fault
 	}
-	at := now()
+	at := clock.Now()
 	if a.failingSince == 0 {
 		a.failingSince = sent
 	}
-	if a.try || at >= a.end || at.since(a.failingSince) >= patience {
+	if a.try || at >= a.end || at.Since(a.failingSince) >= patience {
 		return fault
 	}
 	// The next call joins the queue again, and does not wait: so its lost answer is noticed soon.
@@ -277,11 +278,11 @@ func (a *acquisition) failed(ctx context.Context, sent moment, fault *Error) *Er
 		pause = fault.retryAfter
 	}
 	a.faults++
-	sleep(ctx, protocol.Shortest(pause, a.end.since(at)))
+	sleep(ctx, protocol.Shortest(pause, a.end.Since(at)))
 	if ctx.Err() != nil {
 		return a.client.cancelled(ctx)
 	}
-	if now() >= a.end {
+	if clock.Now() >= a.end {
 		return fault
 	}
 	return nil
@@ -289,9 +290,9 @@ func (a *acquisition) failed(ctx context.Context, sent moment, fault *Error) *Er
 
 // judge looks at the clock: a grant whose time was over when it came is asked for once more, and then given back. The
 // error is a fault, after which the acquire goes on with a new id.
-func (a *acquisition) judge(sent moment, g grant) (ok bool, late *Error) {
+func (a *acquisition) judge(sent clock.Moment, g grant) (ok bool, late *Error) {
 	end := deadline(sent, g.waited, g.left, a.opts.grantTTL())
-	if now() < end {
+	if clock.Now() < end {
 		return true, nil
 	}
 	if !a.try && !a.measuredAgain {

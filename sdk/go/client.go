@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/clock"
 	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
@@ -180,11 +181,11 @@ func (c *Client) acquire(ctx context.Context, what spec, try bool) (*Lock, error
 func (c *Client) release(
 	ctx context.Context, name string, body wire.Release, o *options, wasHeld bool,
 ) (released bool, gone Reason, fault *Error) {
-	end := now().add(o.releaseTimeout)
+	end := clock.Now().Add(o.releaseTimeout)
 	unanswered := false
 	path := wire.Locks + "/" + protocol.Segment(name) + "/release"
 	for tries := 0; ; tries++ {
-		limit := protocol.Shortest(o.requestTimeout, end.since(now()))
+		limit := protocol.Shortest(o.requestTimeout, end.Since(clock.Now()))
 		answer, fault := c.transport.call(ctx, post(path, body, limit))
 		if fault == nil {
 			unanswered = unanswered || answer.again
@@ -194,7 +195,7 @@ func (c *Client) release(
 			}
 		}
 		pause := protocol.Pause(tries)
-		if !fault.Retryable() || now().add(pause) >= end {
+		if !fault.Retryable() || clock.Now().Add(pause) >= end {
 			return false, "", fault
 		}
 		// An overloaded store has answered, and did nothing.

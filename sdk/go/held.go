@@ -2,10 +2,10 @@ package leasehold
 
 import (
 	"context"
-	"math"
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/clock"
 	"example.invalid/leasehold/sdk/go/internal/protocol"
 )
 
@@ -24,6 +24,11 @@ const (
 	Released State = "released"
 )
 
+// deadline is the moment until which the client may rely on a grant that answers a request sent at sent.
+func deadline(sent clock.Moment, waited, left, ttl time.Duration) clock.Moment {
+	return sent.Add(protocol.Span(waited, left, ttl))
+}
+
 // held is what the client believes about one lease: its state, its deadline, and the one-way step to Lost. It does no
 // I/O. The lock, its context and the keeper share it.
 type held struct {
@@ -34,7 +39,7 @@ type held struct {
 	ttl       time.Duration
 	every     time.Duration // how often it is renewed
 	onFault   func(error)   // hears of each renewal that failed; may be nil
-	holdUntil moment        // renewals do not extend the lease past this moment
+	holdUntil clock.Moment  // renewals do not extend the lease past this moment
 	lost      chan struct{}
 	abandon   func(error) // cancels the work
 
@@ -60,19 +65,19 @@ type grant struct {
 	owner        string
 }
 
-func newHeld(name, id string, o *options, sent moment, g grant, parent context.Context) (*held, context.Context) {
+func newHeld(name, id string, o *options, sent clock.Moment, g grant, parent context.Context) (*held, context.Context) {
 	ctx, cancel := withCause(parent)
-	since := sent.add(g.waited)
+	since := sent.Add(g.waited)
 	h := &held{
 		name: name, id: id, opts: o, fence: g.fence, since: since, ttl: o.grantTTL(),
-		holdUntil: never, lost: make(chan struct{}), abandon: cancel, state: Held, index: -1,
+		holdUntil: clock.Never, lost: make(chan struct{}), abandon: cancel, state: Held, index: -1,
 	}
 	h.deadline = deadline(sent, g.waited, g.left, h.ttl)
 	h.every = h.ttl / 3
-	h.next = since.add(protocol.FirstRenewal(h.ttl, g.left))
+	h.next = since.Add(protocol.FirstRenewal(h.ttl, g.left))
 	if o.hasMaxHold {
-		h.holdUntil = since.add(o.maxHold)
-		h.deadline = earliest(h.deadline, h.holdUntil)
+		h.holdUntil = since.Add(o.maxHold)
+		h.deadline = clock.Earliest(h.deadline, h.holdUntil)
 		if o.maxHold <= o.ttl {
 			h.capped, h.next = true, never
 		}
@@ -82,9 +87,9 @@ func newHeld(name, id string, o *options, sent moment, g grant, parent context.C
 
 // update is the only way to change the belief. It looks at the deadline first: one that has passed is a loss, even if
 // nothing has noticed it yet. It reports the loss after unlocking.
-func (h *held) update(change func(at moment)) {
+func (h *held) update(change func(at clock.Moment)) {
 	h.mu.Lock()
-	was, at := h.state, now()
+	was, at := h.state, clock.Now()
 	if at >= h.deadline {
 		if h.capped || at >= h.holdUntil {
 			h.lose(MaxHeld)
@@ -116,14 +121,14 @@ func (h *held) risk() {
 }
 
 // look returns the state at this moment, why the lease was lost, and until when it can be relied on.
-func (h *held) look() (state State, loss *LostError, until moment, at moment) {
-	h.update(func(read moment) { state, loss, until, at = h.state, h.loss, h.deadline, read })
+func (h *held) look() (state State, loss *LostError, until clock.Moment, at clock.Moment) {
+	h.update(func(read clock.Moment) { state, loss, until, at = h.state, h.loss, h.deadline, read })
 	return state, loss, until, at
 }
 
 // release ends holding. It returns whether the lease was held until now.
 func (h *held) release() (wasHeld bool) {
-	h.update(func(moment) {
+	h.update(func(clock.Moment) {
 		if wasHeld = h.alive(); wasHeld {
 			h.state = Released
 		}
@@ -141,32 +146,32 @@ type renewal struct {
 
 // begin returns the renewal to send if one is due within slack.
 func (h *held) begin(slack time.Duration) (one renewal, due bool) {
-	h.update(func(at moment) {
-		if !h.alive() || at.add(slack) < h.next {
+	h.update(func(at clock.Moment) {
+		if !h.alive() || at.Add(slack) < h.next {
 			return
 		}
 		if h.inFlight != 0 {
 			h.risk()
 		}
-		left := h.holdUntil.since(at)
+		left := h.holdUntil.Since(at)
 		one = renewal{of: h, at: at, extendBy: protocol.Shortest(h.ttl, left), capped: left <= h.ttl}
-		h.inFlight, h.next, due = at, at.add(protocol.RenewalTimeout(h.ttl)), true
+		h.inFlight, h.next, due = at, at.Add(protocol.RenewalTimeout(h.ttl)), true
 	})
 	return one, due
 }
 
 // confirm takes in a renewal that the server has confirmed. After the deadline it is too late.
 func (h *held) confirm(one renewal, left time.Duration) {
-	h.update(func(moment) {
+	h.update(func(clock.Moment) {
 		if !h.alive() {
 			return
 		}
 		// Answers may arrive in another order than the server gave them; each of their deadlines holds.
-		confirmed := earliest(deadline(one.at, 0, left, h.ttl), h.holdUntil)
+		confirmed := clock.Earliest(deadline(one.at, 0, left, h.ttl), h.holdUntil)
 		if confirmed > h.deadline {
 			h.deadline = confirmed
 		}
-		h.capped, h.next = one.capped, one.at.add(h.every)
+		h.capped, h.next = one.capped, one.at.Add(h.every)
 		if h.capped {
 			h.next = never
 		}
@@ -175,28 +180,28 @@ func (h *held) confirm(one renewal, left time.Duration) {
 }
 
 // refuse takes in that the server no longer has the lease.
-func (h *held) refuse(why Reason) { h.update(func(moment) { h.lose(why) }) }
+func (h *held) refuse(why Reason) { h.update(func(clock.Moment) { h.lose(why) }) }
 
 // fail takes in that a renewal failed.
 func (h *held) fail(one renewal, why *Error) {
 	if h.onFault != nil {
 		h.onFault(why)
 	}
-	h.update(func(at moment) {
+	h.update(func(at clock.Moment) {
 		// Unless a later renewal is in flight already.
 		if h.inFlight == 0 || h.inFlight == one.at {
-			h.inFlight, h.next = 0, at.add(protocol.RenewalRetry(h.ttl))
+			h.inFlight, h.next = 0, at.Add(protocol.RenewalRetry(h.ttl))
 		}
 		h.risk()
 	})
 }
 
 // nextDue is when the keeper has to look again.
-func (h *held) nextDue() moment {
+func (h *held) nextDue() clock.Moment {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.alive() {
-		return math.MaxInt64
+		return clock.Never
 	}
-	return earliest(h.next, h.deadline)
+	return clock.Earliest(h.next, h.deadline)
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/clock"
 	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
@@ -68,7 +69,7 @@ func (k *keeper) schedule(h *held) {
 func (k *keeper) place(h *held) {
 	h.due = h.nextDue()
 	switch {
-	case h.due == never && h.index >= 0:
+	case h.due == clock.Never && h.index >= 0:
 		heap.Remove(&k.queue, h.index)
 	case h.due == never:
 	case h.index >= 0:
@@ -95,19 +96,19 @@ func (k *keeper) ring() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.alarm != nil {
-		k.arm(now())
+		k.arm(clock.Now())
 	}
 }
 
 // arm sets the alarm to ring at this moment at the latest, and starts the goroutine if it does not run.
-func (k *keeper) arm(at moment) {
+func (k *keeper) arm(at clock.Moment) {
 	if k.alarm == nil {
-		k.alarm, k.armed = newAlarm(), never
+		k.alarm, k.armed = clock.NewAlarm(), never
 		go k.run(k.alarm)
 	}
 	if at < k.armed {
 		k.armed = at
-		k.alarm.arm(at)
+		k.alarm.Arm(at)
 	}
 }
 
@@ -115,16 +116,16 @@ func (k *keeper) arm(at moment) {
 // time.
 const idleKeeper = 10 * time.Second
 
-func (k *keeper) run(alarm alarm) {
-	defer alarm.close()
+func (k *keeper) run(alarm clock.Alarm) {
+	defer alarm.Close()
 	var idleSince moment
 	for {
 		k.mu.Lock()
-		at := now()
+		at := clock.Now()
 		var due []*held
 		// What is due soon goes with what is due now.
 		if k.queue.Len() > 0 && k.queue[0].due <= at {
-			for k.queue.Len() > 0 && k.queue[0].due <= at.add(together) {
+			for k.queue.Len() > 0 && k.queue[0].due <= at.Add(together) {
 				due = append(due, heap.Pop(&k.queue).(*held))
 			}
 		}
@@ -147,20 +148,20 @@ func (k *keeper) run(alarm alarm) {
 		if k.queue.Len() > 0 {
 			idleSince, k.armed = 0, k.queue[0].due
 		} else {
-			at = now()
+			at = clock.Now()
 			if idleSince == 0 {
 				idleSince = at
 			}
-			if at >= idleSince.add(idleKeeper) || k.client.isClosed() {
+			if at >= idleSince.Add(idleKeeper) || k.client.isClosed() {
 				k.alarm = nil
 				k.mu.Unlock()
 				return
 			}
-			k.armed = idleSince.add(idleKeeper)
+			k.armed = idleSince.Add(idleKeeper)
 		}
-		alarm.arm(k.armed)
+		alarm.Arm(k.armed)
 		k.mu.Unlock()
-		alarm.wait()
+		alarm.Wait()
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/clock"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
 
@@ -29,9 +30,9 @@ type Lock struct {
 	ended  int32 // Unlock was called
 }
 
-func newLock(c *Client, a *acquisition, g grant, sent moment, parent context.Context) *Lock {
+func newLock(c *Client, a *acquisition, g grant, sent clock.Moment, parent context.Context) *Lock {
 	h, ctx := newHeld(a.name, a.id, &a.opts, sent, g, parent)
-	lock := &Lock{client: c, held: h, mode: a.mode, limit: a.limit, waited: now().since(a.started)}
+	lock := &Lock{client: c, held: h, mode: a.mode, limit: a.limit, waited: clock.Now().Since(a.started)}
 	lock.ctx = lockContext{Context: ctx, held: h}
 	c.keeper.schedule(h)
 	return lock
@@ -80,7 +81,7 @@ func (l *Lock) ValidFor() time.Duration {
 	if state != Held && state != AtRisk {
 		return 0
 	}
-	return until.since(at)
+	return until.Since(at)
 }
 
 // Deadline returns until when the lock can be relied on unless it is renewed, in nanoseconds of the boot-time clock

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"example.invalid/leasehold/sdk/go/internal/clock"
 	"example.invalid/leasehold/sdk/go/internal/protocol"
 	"example.invalid/leasehold/sdk/go/internal/wire"
 )
@@ -46,7 +47,7 @@ type Lease struct {
 	// display only.
 	LeaseExpiryMS int64
 
-	until moment        // by the client's own clock; zero if unknown
+	until clock.Moment  // by the client's own clock; zero if unknown
 	ttl   time.Duration // zero if unknown
 }
 
@@ -215,7 +216,7 @@ func (c *Client) AcquireWithRetry(
 	opts = opts.withDefaults()
 	end := never
 	if opts.MaxTotalWait > 0 {
-		end = now().add(opts.MaxTotalWait)
+		end = clock.Now().Add(opts.MaxTotalWait)
 	}
 	for try := 0; ; try++ {
 		lease, busy, err := c.AcquireOnce(ctx, lockName, ownerID, opts.TTL)
@@ -232,7 +233,7 @@ func (c *Client) AcquireWithRetry(
 			recommended = fault.retryAfter
 		}
 		pause := opts.pause(recommended, try)
-		if try >= opts.MaxRetries || now().add(pause) >= end {
+		if try >= opts.MaxRetries || clock.Now().Add(pause) >= end {
 			return Lease{}, err
 		}
 		sleep(ctx, pause)
@@ -385,14 +386,14 @@ func (c *Client) StartHeartbeat(ctx context.Context, lease Lease, opts Heartbeat
 	}
 	h := &held{
 		name: lease.LockName, id: lease.LeaseID, opts: &c.defaults, fence: Fence(lease.FencingToken),
-		ttl: opts.ExtendBy, every: opts.Interval, onFault: report, holdUntil: never,
-		lost: make(chan struct{}), abandon: func(error) {}, state: Held, deadline: never, index: -1,
+		ttl: opts.ExtendBy, every: opts.Interval, onFault: report, holdUntil: clock.Never,
+		lost: make(chan struct{}), abandon: func(error) {}, state: Held, deadline: clock.Never, index: -1,
 	}
-	at := now()
-	h.next = at.add(opts.Interval)
+	at := clock.Now()
+	h.next = at.Add(opts.Interval)
 	if lease.until != 0 {
 		h.deadline = lease.until
-		h.next = at.add(protocol.Shortest(opts.Interval, lease.until.since(at)/2))
+		h.next = at.Add(protocol.Shortest(opts.Interval, lease.until.Since(at)/2))
 	}
 	stop := c.beats.start(lease.LeaseID)
 	c.keeper.schedule(h)

@@ -1,4 +1,4 @@
-package leasehold
+package clock
 
 import (
 	"os"
@@ -19,26 +19,27 @@ var hasBoottime = func() bool { _, ok := boottime(); return ok }()
 
 var processStart = time.Now()
 
-func boottime() (moment, bool) {
+func boottime() (Moment, bool) {
 	var ts syscall.Timespec
 	// The system call never blocks, so the scheduler need not know of it.
 	_, _, errno := syscall.RawSyscall(syscall.SYS_CLOCK_GETTIME, clockBoottime, uintptr(unsafe.Pointer(&ts)), 0)
-	return moment(ts.Nano()), errno == 0
+	return Moment(ts.Nano()), errno == 0
 }
 
-// now reads the deadline clock.
-func now() moment {
+// Now reads the deadline clock.
+func Now() Moment {
 	if hasBoottime {
 		at, _ := boottime()
 		return at
 	}
-	return moment(time.Since(processStart)) + 1
+	return Moment(time.Since(processStart)) + 1
 }
 
 // timer is an alarm on the deadline clock itself: it fires on time after the machine was suspended.
 type timer struct{ file *os.File }
 
-func newAlarm() alarm {
+// NewAlarm returns an alarm that is not armed.
+func NewAlarm() Alarm {
 	if !hasBoottime {
 		return newNaps()
 	}
@@ -49,12 +50,12 @@ func newAlarm() alarm {
 	return &timer{file: os.NewFile(fd, "timer")}
 }
 
-func (t *timer) arm(at moment) {
+func (t *timer) Arm(at Moment) {
 	if at < 1 {
 		at = 1 // zero would disarm it
 	}
 	var when [2]syscall.Timespec // the interval, which is zero, and the time
-	if at != never {
+	if at != Never {
 		when[1] = syscall.NsecToTimespec(int64(at))
 	}
 	raw, err := t.file.SyscallConn()
@@ -67,11 +68,11 @@ func (t *timer) arm(at moment) {
 	})
 }
 
-func (t *timer) wait() {
+func (t *timer) Wait() {
 	var tick [bytesOfOneTick]byte
 	if _, err := t.file.Read(tick[:]); err != nil {
 		time.Sleep(time.Millisecond) // only if the system breaks its word; never a busy loop
 	}
 }
 
-func (t *timer) close() { _ = t.file.Close() }
+func (t *timer) Close() { _ = t.file.Close() }

@@ -43,15 +43,15 @@ type acquisition struct {
 	try    bool // one attempt only
 
 	id      string
-	started moment
-	end     moment // no attempt begins after this
+	started clock.Moment
+	end     clock.Moment // no attempt begins after this
 	// polls says that the claim is in the queue, and the next call waits there.
 	polls bool
 	// pending says that the store may have a lease or a place of this id; unanswered, that a call with it got no answer.
 	pending, unanswered bool
 	// faults counts faults in a row, since failingSince.
 	faults       int
-	failingSince moment
+	failingSince clock.Moment
 	// early counts answers in a row that came at once although the call asked to wait.
 	early int
 	// last is the fault that is the last thing known, if it is one.
@@ -72,7 +72,7 @@ func (a *acquisition) acquire(ctx context.Context) (g grant, sent clock.Moment, 
 	}
 	ctx, cancel := a.client.untilClosed(ctx)
 	defer cancel()
-	a.started, a.end = clock.Now(), never
+	a.started, a.end = clock.Now(), clock.Never
 	if a.opts.hasMaxWait && !a.try {
 		a.end = a.started.Add(a.opts.maxWait)
 	}

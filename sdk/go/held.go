@@ -35,25 +35,25 @@ type held struct {
 	name, id  string
 	opts      *options
 	fence     Fence
-	since     moment // when the lease was granted
+	since     clock.Moment // when the lease was granted
 	ttl       time.Duration
 	every     time.Duration // how often it is renewed
 	onFault   func(error)   // hears of each renewal that failed; may be nil
-	holdUntil clock.Moment  // renewals do not extend the lease past this moment
+	holdUntil clock.Moment  // renewals do not extend the lease past this clock.Moment
 	lost      chan struct{}
 	abandon   func(error) // cancels the work
 
 	mu       sync.Mutex
 	state    State
 	loss     *LostError
-	deadline moment
+	deadline clock.Moment
 	// capped says that holdUntil cut the last confirmed renewal short, so there is nothing more to ask for.
 	capped   bool
-	inFlight moment // when the renewal in flight was sent; zero if there is none
-	next     moment // when to renew, or to give up on the renewal in flight
+	inFlight clock.Moment // when the renewal in flight was sent; zero if there is none
+	next     clock.Moment // when to renew, or to give up on the renewal in flight
 
 	// Of the keeper, under its lock: when the lease is due, and where it is in the queue; -1 if it is not.
-	due   moment
+	due   clock.Moment
 	index int
 }
 
@@ -79,7 +79,7 @@ func newHeld(name, id string, o *options, sent clock.Moment, g grant, parent con
 		h.holdUntil = since.Add(o.maxHold)
 		h.deadline = clock.Earliest(h.deadline, h.holdUntil)
 		if o.maxHold <= o.ttl {
-			h.capped, h.next = true, never
+			h.capped, h.next = true, clock.Never
 		}
 	}
 	return h, ctx
@@ -139,7 +139,7 @@ func (h *held) release() (wasHeld bool) {
 // renewal says how a renewal was sent.
 type renewal struct {
 	of       *held
-	at       moment
+	at       clock.Moment
 	extendBy time.Duration
 	capped   bool
 }
@@ -173,7 +173,7 @@ func (h *held) confirm(one renewal, left time.Duration) {
 		}
 		h.capped, h.next = one.capped, one.at.Add(h.every)
 		if h.capped {
-			h.next = never
+			h.next = clock.Never
 		}
 		h.inFlight, h.state = 0, Held
 	})

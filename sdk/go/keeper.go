@@ -29,8 +29,8 @@ type keeper struct {
 
 	mu    sync.Mutex
 	queue dueQueue
-	alarm alarm // nil while the goroutine does not run
-	armed moment
+	alarm clock.Alarm // nil while the goroutine does not run
+	armed clock.Moment
 }
 
 // dueQueue is a heap of leases, the next one due first.
@@ -71,7 +71,7 @@ func (k *keeper) place(h *held) {
 	switch {
 	case h.due == clock.Never && h.index >= 0:
 		heap.Remove(&k.queue, h.index)
-	case h.due == never:
+	case h.due == clock.Never:
 	case h.index >= 0:
 		heap.Fix(&k.queue, h.index)
 	default:
@@ -103,7 +103,7 @@ func (k *keeper) ring() {
 // arm sets the alarm to ring at this moment at the latest, and starts the goroutine if it does not run.
 func (k *keeper) arm(at clock.Moment) {
 	if k.alarm == nil {
-		k.alarm, k.armed = clock.NewAlarm(), never
+		k.alarm, k.armed = clock.NewAlarm(), clock.Never
 		go k.run(k.alarm)
 	}
 	if at < k.armed {
@@ -118,7 +118,7 @@ const idleKeeper = 10 * time.Second
 
 func (k *keeper) run(alarm clock.Alarm) {
 	defer alarm.Close()
-	var idleSince moment
+	var idleSince clock.Moment
 	for {
 		k.mu.Lock()
 		at := clock.Now()

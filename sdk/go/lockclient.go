@@ -214,7 +214,7 @@ func (c *Client) AcquireWithRetry(
 		return Lease{}, invalid("`AcquireOptions.TTL` is required")
 	}
 	opts = opts.withDefaults()
-	end := never
+	end := clock.Never
 	if opts.MaxTotalWait > 0 {
 		end = clock.Now().Add(opts.MaxTotalWait)
 	}

@@ -44,8 +44,8 @@ func program(variable, built string) (string, error) {
 	return path, nil
 }
 
-// Start starts a server on SQLite and a proxy before it, on free ports of loopback.
-func Start() (*Bench, error) {
+// Env is the environment in which a test elsewhere finds the same programs.
+func Env() ([]string, error) {
 	server, err := program("LEASEHOLD_BIN", "leasehold")
 	if err != nil {
 		return nil, err
@@ -54,8 +54,18 @@ func Start() (*Bench, error) {
 	if err != nil {
 		return nil, err
 	}
+	return append(os.Environ(), "LEASEHOLD_BIN="+server, "LEASEHOLD_FAULT_PROXY="+proxy), nil
+}
+
+// Start starts a server on SQLite and a proxy before it, on free ports of loopback.
+func Start() (*Bench, error) {
+	env, err := Env()
+	if err != nil {
+		return nil, err
+	}
+	_, proxy, _ := strings.Cut(env[len(env)-1], "=")
 	b := &Bench{process: exec.Command(proxy)}
-	b.process.Env = append(os.Environ(), "LEASEHOLD_BIN="+server)
+	b.process.Env = env
 	b.process.Stderr = os.Stderr
 	if b.input, err = b.process.StdinPipe(); err != nil {
 		return nil, err

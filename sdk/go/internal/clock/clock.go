@@ -55,7 +55,8 @@ const longestNap = time.Second
 // naps is the alarm for systems without a timer on the deadline clock.
 type naps struct{ bell chan Moment }
 
-func newNaps() Alarm { return &naps{bell: make(chan Moment, 1)} }
+// NewNaps returns the alarm for systems without a timer on the deadline clock, not armed.
+func NewNaps() Alarm { return &naps{bell: make(chan Moment, 1)} }
 
 func (n *naps) Arm(at Moment) {
 	for {

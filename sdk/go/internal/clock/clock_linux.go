@@ -41,11 +41,11 @@ type timer struct{ file *os.File }
 // NewAlarm returns an alarm that is not armed.
 func NewAlarm() Alarm {
 	if !hasBoottime {
-		return newNaps()
+		return NewNaps()
 	}
 	fd, _, errno := syscall.Syscall(syscall.SYS_TIMERFD_CREATE, clockBoottime, timerFlags, 0)
 	if errno != 0 {
-		return newNaps()
+		return NewNaps()
 	}
 	return &timer{file: os.NewFile(fd, "timer")}
 }

@@ -11,4 +11,4 @@ var processStart = time.Now()
 func Now() Moment { return Moment(time.Since(processStart)) + 1 }
 
 // NewAlarm returns an alarm that is not armed.
-func NewAlarm() Alarm { return newNaps() }
+func NewAlarm() Alarm { return NewNaps() }

@@ -18,6 +18,7 @@ func TestPlantedBugsAreSeen(t *testing.T) {
 	if raceDetector {
 		t.Skip("the copies are built without the race detector")
 	}
+	t.Parallel()
 	type edit struct{ file, old, new string }
 	for _, bug := range []struct {
 		about, test string
@@ -43,6 +44,7 @@ func TestPlantedBugsAreSeen(t *testing.T) {
 	} {
 		bug := bug
 		t.Run(strings.ReplaceAll(bug.about, " ", "_"), func(t *testing.T) {
+			t.Parallel()
 			copied := copyModule(t)
 			for _, one := range bug.edits {
 				path := filepath.Join(copied, one.file)

@@ -79,16 +79,13 @@ func (k *keeper) place(h *held) {
 	}
 }
 
-// forget takes a lease out of the queue, and says whether it was there. The alarm may then ring for nothing, which is
-// cheaper than setting it.
-func (k *keeper) forget(h *held) bool {
+// forget takes a lease out of the queue. The alarm may then ring for nothing, which is cheaper than setting it.
+func (k *keeper) forget(h *held) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	there := h.index >= 0
-	if there {
+	if h.index >= 0 {
 		heap.Remove(&k.queue, h.index)
 	}
-	return there
 }
 
 // ring wakes the goroutine, if it runs.
@@ -135,8 +132,6 @@ func (k *keeper) run(alarm clock.Alarm) {
 		for _, h := range due {
 			if one, ok := h.begin(together); ok {
 				batch = append(batch, one)
-			} else if state, loss, _, _ := h.look(); state == Lost && loss.Reason == MaxHeld {
-				k.client.releaseInBackground(h.name, wire.Release{LeaseID: h.id}, h.opts, true)
 			}
 		}
 		k.send(batch)

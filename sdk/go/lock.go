@@ -147,27 +147,26 @@ const unlockGrace = time.Second
 // lock was lost before; [ErrGone] if it was unlocked before; else a fault, after which the lease ends with its ttl.
 //
 // The release is sent even if ctx has ended, so that `defer lock.Unlock(ctx)` works in a program that is being stopped:
-// Unlock then waits for one second at most, and the client goes on trying in the background.
+// Unlock then waits for one second at most, and the client goes on trying in the background. The release of a lost lock
+// is sent too, in the background: it acts only on this very lease, which may last a little longer in the store.
 func (l *Lock) Unlock(ctx context.Context) error {
 	if !atomic.CompareAndSwapInt32(&l.ended, 0, 1) {
 		return ErrGone
 	}
 	h := l.held
 	wasHeld := h.release()
-	queued := l.client.keeper.forget(h)
+	l.client.keeper.forget(h)
 	h.abandon(nil)
+	body := wire.Release{LeaseID: h.id, FencingToken: uint64(h.fence)}
 	if !wasHeld {
+		l.client.releaseInBackground(h.name, body, h.opts, false)
 		_, loss, _, _ := h.look()
-		if queued && loss.Reason == MaxHeld {
-			l.client.releaseInBackground(h.name, wire.Release{LeaseID: h.id}, h.opts, true)
-		}
 		return loss
 	}
 	answered, left := make(chan error), make(chan struct{})
 	l.client.begin()
 	go func() {
 		defer l.client.end()
-		body := wire.Release{LeaseID: h.id, FencingToken: uint64(h.fence)}
 		released, gone, fault := l.client.release(context.Background(), h.name, body, h.opts, true)
 		var err error
 		switch {

@@ -87,6 +87,7 @@ func TestWaitEndsWithItsContext(t *testing.T) {
 }
 
 func TestDeadlineCountsFromSending(t *testing.T) {
+	t.Parallel()
 	b := own(t)
 	c := connect(t, b.Proxy)
 	const late, ttl = 1500 * time.Millisecond, 10 * time.Second
@@ -104,12 +105,13 @@ func TestDeadlineCountsFromSending(t *testing.T) {
 }
 
 func TestRepeatKeepsItsID(t *testing.T) {
+	t.Parallel()
 	b := own(t)
 	c := connect(t, b.Proxy, leasehold.RequestTimeout(time.Second))
 	name := unique(t)
 	obey(t, b, "swallow /acquire")
 	began := time.Now()
-	lock, err := c.Mutex(name, leasehold.TTL(time.Minute), leasehold.Wait(15*time.Second)).Lock(within(t))
+	lock, err := c.Mutex(name, leasehold.TTL(time.Minute), leasehold.Wait(8*time.Second)).Lock(within(t))
 	if err != nil {
 		t.Fatalf("after %v: %v", time.Since(began), err)
 	}
@@ -120,6 +122,7 @@ func TestRepeatKeepsItsID(t *testing.T) {
 }
 
 func TestCancelGivesBack(t *testing.T) {
+	t.Parallel()
 	b := own(t)
 	c, direct := connect(t, b.Proxy), connect(t, b.Server)
 	name := unique(t)
@@ -150,6 +153,7 @@ func TestCancelGivesBack(t *testing.T) {
 }
 
 func TestLateAcquireGetsNothing(t *testing.T) {
+	t.Parallel()
 	b := own(t)
 	c, direct := connect(t, b.Proxy), connect(t, b.Server)
 	name := unique(t)
@@ -183,6 +187,7 @@ func TestLateAcquireGetsNothing(t *testing.T) {
 }
 
 func TestLossCancelsTheWork(t *testing.T) {
+	t.Parallel()
 	b := own(t)
 	c := connect(t, b.Proxy)
 	lock, err := c.Mutex(unique(t), leasehold.TTL(3*time.Second)).Lock(within(t))
@@ -260,6 +265,7 @@ func TestUnlockWorksWhenItsContextHasEnded(t *testing.T) {
 }
 
 func TestErrorOfTheWorkWins(t *testing.T) {
+	t.Parallel()
 	c := connect(t, shared.Server)
 	broken := errors.New("broken")
 	name := unique(t)
@@ -335,6 +341,7 @@ func TestPanicInTheWorkReleases(t *testing.T) {
 }
 
 func TestCloseEndsAcquiresAndKeepsLocks(t *testing.T) {
+	t.Parallel()
 	c, name := connect(t, shared.Server), unique(t)
 	lock, err := c.Mutex(name, leasehold.TTL(1500*time.Millisecond)).Lock(within(t))
 	must(t, lock, err)
@@ -367,6 +374,7 @@ func TestCloseEndsAcquiresAndKeepsLocks(t *testing.T) {
 
 // Go cannot tell when work is over, so a lock that nobody refers to any more stays held.
 func TestCollectedLockStaysHeld(t *testing.T) {
+	t.Parallel()
 	c, name := connect(t, shared.Server), unique(t)
 	func() { must2(c.Mutex(name, leasehold.TTL(time.Second)).Lock(within(t)))(t) }()
 	for i := 0; i < 5; i++ {

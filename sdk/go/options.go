@@ -74,8 +74,8 @@ func Wait(limit time.Duration) Option {
 	return func(o *options) { o.maxWait, o.hasMaxWait = limit, true }
 }
 
-// MaxHold sets how long a lock may be held in all. Then renewing stops, the lock is lost with the reason [MaxHeld], and
-// the client releases it.
+// MaxHold sets how long a lock may be held in all. Renewing stops so that the lock is lost by then, with the reason
+// [MaxHeld].
 func MaxHold(limit time.Duration) Option {
 	return func(o *options) { o.maxHold, o.hasMaxHold = limit, true }
 }

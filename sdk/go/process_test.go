@@ -113,6 +113,7 @@ func play(role string) {
 }
 
 func TestStoppedProcessFindsItsLockLost(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	c, name := connect(t, shared.Server), unique(t)
 	p := start(t, "hold", shared.Server, name, ttl)
@@ -139,6 +140,7 @@ func TestStoppedProcessFindsItsLockLost(t *testing.T) {
 }
 
 func TestKilledProcessFreesItsLock(t *testing.T) {
+	t.Parallel()
 	const ttl = 2 * time.Second
 	c, name := connect(t, shared.Server), unique(t)
 	p := start(t, "hold", shared.Server, name, ttl)
@@ -169,6 +171,7 @@ func TestKilledWaiterHoldsUpNobody(t *testing.T) {
 }
 
 func TestBlockedProgramKeepsItsLock(t *testing.T) {
+	t.Parallel()
 	p := start(t, "one-thread", shared.Server, unique(t), 2*time.Second)
 	p.says(t)
 	p.tell(t, "spin")
@@ -178,6 +181,7 @@ func TestBlockedProgramKeepsItsLock(t *testing.T) {
 }
 
 func TestRestartedServerKeepsHolderAndWaiter(t *testing.T) {
+	t.Parallel()
 	b := own(t)
 	c := connect(t, b.Server)
 	name := unique(t)

@@ -200,9 +200,7 @@ func (h *hold) keep() {
 		h.ask(leave)
 	}
 	if !held || !h.look() {
-		// A lost lock is not released; this only stops the client from keeping it in mind.
-		_ = h.lock.Unlock(context.Background())
-		return
+		return // a lost lock is not released
 	}
 	h.write(history.ReleaseCall, clock.Now(), 0, 0)
 	err := h.lock.Unlock(context.Background())

@@ -187,14 +187,19 @@ func (h *hold) keep() {
 	if uses {
 		h.ask(enter)
 	}
-	held := true
-	for end := clock.Now().Add(stay); ; time.Sleep(time.Millisecond) {
-		if held = h.look(); !held || clock.Now() >= end {
-			break
+	began := clock.Now()
+	end, writeAt := began.Add(stay), began.Add(time.Duration(h.dice.Int63n(int64(stay)+1)))
+	held := h.look()
+	for ; held && clock.Now() < end; held = h.look() {
+		time.Sleep(time.Millisecond)
+		// Without another look before it: a worker that was paused just now writes with an old fence.
+		if uses && clock.Now() >= writeAt {
+			h.use()
+			writeAt = clock.Never
 		}
 	}
 	if uses {
-		if held {
+		if held && writeAt != clock.Never {
 			h.use()
 		}
 		h.ask(leave)

@@ -12,8 +12,8 @@
 // [Client.Mutex], [Client.RWMutex] and [Client.Semaphore] are the kinds of locks, [Do] runs work under one. A try
 // returns [ErrHeld] if another client holds the lock; every other error is a fault, an [*Error] with a [Kind].
 //
-// The deadline of a lock is kept on a clock that counts the time that the machine was suspended and ignores steps of the
-// wall clock: CLOCK_BOOTTIME on Linux. On other systems it is the monotonic clock, which may stand still while the
+// The deadline of a lock is kept on a clock that counts the time that the machine was suspended and ignores steps of
+// the wall clock: CLOCK_BOOTTIME on Linux. On other systems it is the monotonic clock, which may stand still while the
 // machine is suspended: there only the fence protects the first moments after it wakes up.
 //
 // A process has the locks that it acquired itself; there is no fork in Go. A lock that is never unlocked stays held for

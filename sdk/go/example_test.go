@@ -125,7 +125,7 @@ func ExampleLock_Fence() {
 		log.Fatal(err)
 	}
 	defer lock.Unlock(ctx)
-	changed := exec("UPDATE account SET balance = $1, fence = $2 WHERE id = 7 AND fence <= $2", 100, int64(lock.Fence()))
+	changed := exec("UPDATE account SET balance = $1, fence = $2 WHERE id = 7 AND fence <= $2", 100, lock.Fence())
 	if changed == 0 {
 		log.Fatal("a later holder has written already")
 	}
@@ -142,7 +142,7 @@ func ExampleSemaphore() {
 	defer locks.Close()
 
 	downloads := locks.Semaphore("downloads", 3) // every client says 3
-	err = leasehold.Do(context.Background(), downloads.Acquire, func(ctx context.Context, permit *leasehold.Lock) error {
+	err = leasehold.Do(context.Background(), downloads.Acquire, func(ctx context.Context, _ *leasehold.Lock) error {
 		return report(ctx)
 	})
 	fmt.Println(err)

@@ -18,8 +18,8 @@ import (
 // the ttl. The lock is then lost before the server can grant it to another client, and the fence stops what was already
 // on its way.
 //
-// A lock that is never unlocked stays held for as long as the process runs: Go cannot tell when the work is over, so the
-// garbage collector releases nothing. [MaxHold] limits it.
+// A lock that is never unlocked stays held for as long as the process runs: Go cannot tell when the work is over, so
+// the garbage collector releases nothing. [MaxHold] limits it.
 type Lock struct {
 	client *Client
 	held   *held
@@ -74,8 +74,8 @@ func (l *Lock) State() State {
 	return state
 }
 
-// ValidFor returns how long the lock can be relied on unless it is renewed: until its local deadline, which is before the
-// server can grant the name to another client. It is zero when the lock is not held.
+// ValidFor returns how long the lock can be relied on unless it is renewed: until its local deadline, which is before
+// the server can grant the name to another client. It is zero when the lock is not held.
 func (l *Lock) ValidFor() time.Duration {
 	state, _, until, at := l.held.look()
 	if state != Held && state != AtRisk {
@@ -115,15 +115,15 @@ func (l *Lock) Err() error {
 // Lost returns a channel that is closed when the lock is lost. Unlock does not close it.
 func (l *Lock) Lost() <-chan struct{} { return l.held.lost }
 
-// Context returns the context for work that needs the lock. It is cancelled when the lock is lost, before the server can
-// grant it to another client, and when it is unlocked; from Go 1.20 on [context.Cause] gives the [*LostError].
+// Context returns the context for work that needs the lock. It is cancelled when the lock is lost, before the server
+// can grant it to another client, and when it is unlocked; from Go 1.20 on [context.Cause] gives the [*LostError].
 //
 // Its parent is the context that the lock was acquired with. So limit a wait with the option [Wait] rather than with a
 // context that ends before the work, or use [Lock.With].
 func (l *Lock) Context() context.Context { return l.ctx }
 
-// With returns a context with another parent that is cancelled when the lock is lost or unlocked. Call the function that
-// it returns when the work is over.
+// With returns a context with another parent that is cancelled when the lock is lost or unlocked. Call the function
+// that it returns when the work is over.
 func (l *Lock) With(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := withCause(parent)
 	go func() {
@@ -163,40 +163,32 @@ func (l *Lock) Unlock(ctx context.Context) error {
 		_, loss, _, _ := h.look()
 		return loss
 	}
-	answered, left := make(chan error), make(chan struct{})
-	l.client.begin()
-	go func() {
-		defer l.client.end()
-		released, gone, fault := l.client.release(context.Background(), h.name, body, h.opts, true)
-		var err error
-		switch {
-		case fault != nil:
-			err = fault
-		case !released:
-			err = &LostError{Reason: gone}
-		}
-		select {
-		case answered <- err:
-		case <-left:
-			if fault != nil {
-				reportRelease(h.opts, fault)
+	call, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if ctx.Done() != nil {
+		go func() {
+			select {
+			case <-ctx.Done():
+				sleep(call, unlockGrace)
+				cancel()
+			case <-call.Done():
 			}
-		}
-	}()
-	select {
-	case err := <-answered:
-		return err
-	case <-ctx.Done():
+		}()
 	}
-	timer := time.NewTimer(unlockGrace)
-	defer timer.Stop()
-	select {
-	case err := <-answered:
-		return err
-	case <-timer.C:
-		close(left)
+	l.client.begin()
+	defer l.client.end()
+	released, gone, fault := l.client.release(call, h.name, body, h.opts, true)
+	switch {
+	case fault != nil && call.Err() != nil:
+		// The same release again, which is safe: it acts only on this very lease.
+		l.client.releaseInBackground(h.name, body, h.opts, true)
 		return aborted("the release was sent, but not answered yet", ctx.Err())
+	case fault != nil:
+		return fault
+	case !released:
+		return &LostError{Reason: gone}
 	}
+	return nil
 }
 
 // String shows the lock without its id.

@@ -206,7 +206,8 @@ func (c *Client) AcquireOnce(
 }
 
 // AcquireWithRetry tries until it has the lock, or has used up its retries or its time; then it returns what the last
-// try met: a [*NotAcquiredError], or a fault. A server that is down or restarts is tried again like a lock that is held.
+// try met: a [*NotAcquiredError], or a fault. A server that is down or restarts is tried again like a lock that is
+// held.
 func (c *Client) AcquireWithRetry(
 	ctx context.Context, lockName, ownerID string, opts AcquireOptions,
 ) (Lease, error) {
@@ -276,8 +277,8 @@ func (c *Client) RenewOnce(
 	return 0, false, "", unexpected(fault, lease.LockName, "renew", lease.LeaseID)
 }
 
-// ReleaseOnce releases the lease. It returns whether that ended the lease, and if not, why. It ends the heartbeat of the
-// lease too, without an error.
+// ReleaseOnce releases the lease. It returns whether that ended the lease, and if not, why. It ends the heartbeat of
+// the lease too, without an error.
 func (c *Client) ReleaseOnce(ctx context.Context, lease Lease) (released bool, reason string, err error) {
 	if c.defect != nil {
 		return false, "", c.defect

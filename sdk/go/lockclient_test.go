@@ -99,16 +99,19 @@ func TestRetriesAreBounded(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	began := time.Now()
-	short := leasehold.AcquireOptions{TTL: time.Minute, MaxTotalWait: 200 * time.Millisecond, MaxRetry: 50 * time.Millisecond}
-	if _, err := c.AcquireWithRetry(within(t), name, "you", short); !errors.As(err, &busy) || time.Since(began) > 5*time.Second {
+	short := leasehold.AcquireOptions{TTL: time.Minute, MaxTotalWait: 200 * time.Millisecond}
+	_, err = c.AcquireWithRetry(within(t), name, "you", short)
+	if !errors.As(err, &busy) || time.Since(began) > 5*time.Second {
 		t.Fatalf("got %v after %v", err, time.Since(began))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	if _, err := c.AcquireWithRetry(ctx, name, "you", leasehold.AcquireOptions{TTL: time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
+	_, err = c.AcquireWithRetry(ctx, name, "you", leasehold.AcquireOptions{TTL: time.Minute})
+	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := c.AcquireWithRetry(within(t), name, "you", leasehold.AcquireOptions{}); leasehold.KindOf(err) != leasehold.KindInvalidArgument {
+	_, err = c.AcquireWithRetry(within(t), name, "you", leasehold.AcquireOptions{})
+	if leasehold.KindOf(err) != leasehold.KindInvalidArgument {
 		t.Fatalf("got %v", err)
 	}
 	got := make(chan error)

@@ -80,8 +80,8 @@ func MaxHold(limit time.Duration) Option {
 	return func(o *options) { o.maxHold, o.hasMaxHold = limit, true }
 }
 
-// WaitPerCall sets how long the server may wait within one call: 10 s unless set, at most 50 s. Make it shorter than the
-// time after which a proxy gives up on a silent connection. A waiter keeps its place from call to call.
+// WaitPerCall sets how long the server may wait within one call: 10 s unless set, at most 50 s. Make it shorter than
+// the time after which a proxy gives up on a silent connection. A waiter keeps its place from call to call.
 func WaitPerCall(limit time.Duration) Option { return func(o *options) { o.waitPerCall = limit } }
 
 // RequestTimeout sets how long the server may take to answer one call, beside the wait that the call asks for: 5 s

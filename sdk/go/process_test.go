@@ -127,7 +127,8 @@ func TestStoppedProcessFindsItsLockLost(t *testing.T) {
 	}
 	p.tell(t, "check")
 	p.signal(t, syscall.SIGCONT)
-	if said := p.says(t); said != "check leasehold: the lease was lost: no renewal was confirmed in time context canceled" {
+	lost := "check leasehold: the lease was lost: no renewal was confirmed in time context canceled"
+	if said := p.says(t); said != lost {
 		t.Errorf("it says %q", said)
 	}
 	p.tell(t, "unlock")

@@ -1,5 +1,5 @@
-// Command lockserver is shaped like the example program of LockServer's Go SDK: only the import differs. It takes a lock,
-// keeps it alive with a heartbeat while it works, and releases it.
+// Command lockserver is shaped like the example program of LockServer's Go SDK: only the import differs. It takes a
+// lock, keeps it alive with a heartbeat while it works, and releases it.
 package main
 
 import (

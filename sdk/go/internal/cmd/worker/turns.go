@@ -106,9 +106,9 @@ func (h *hold) acquire() bool {
 		timer := time.AfterFunc(h.upTo(20), cancel)
 		defer timer.Stop()
 	}
-	take := h.face(opts, try)
+	face := h.face(opts, try)
 	h.write(history.AcquireCall, clock.Now(), uint64(w.ttl), value)
-	lock, err := take(ctx)
+	lock, err := face(ctx)
 	at := clock.Now()
 	switch {
 	case err == nil:
@@ -128,9 +128,12 @@ func (h *hold) acquire() bool {
 	return false
 }
 
+// take is a method that takes a lock.
+type take func(context.Context) (*leasehold.Lock, error)
+
 // face chooses how to take the lock, and sets the mode of the records.
-func (h *hold) face(opts []leasehold.Option, try bool) func(context.Context) (*leasehold.Lock, error) {
-	pick := func(wait, once func(context.Context) (*leasehold.Lock, error)) func(context.Context) (*leasehold.Lock, error) {
+func (h *hold) face(opts []leasehold.Option, try bool) take {
+	pick := func(wait, once take) take {
 		if try {
 			return once
 		}

@@ -54,8 +54,6 @@ type acquisition struct {
 	failingSince clock.Moment
 	// early counts answers in a row that came at once although the call asked to wait.
 	early int
-	// last is the fault that is the last thing known, if it is one.
-	last *Error
 	// conflict is the latest answer 409.
 	conflict *wire.Busy
 	// measuredAgain says that a grant that came too late has been asked for once more.
@@ -221,7 +219,7 @@ func (a *acquisition) read(answer answer) (g grant, is verdict, fault *Error) {
 
 // busy takes in that another client holds the lock. It returns the error if the acquire is over.
 func (a *acquisition) busy(ctx context.Context, sent clock.Moment) error {
-	a.faults, a.failingSince, a.last = 0, 0, nil
+	a.faults, a.failingSince = 0, 0
 	if a.try {
 		return ErrHeld
 	}
@@ -250,10 +248,8 @@ func (a *acquisition) busy(ctx context.Context, sent clock.Moment) error {
 	return nil
 }
 
+// timedOut is the error at the limit. It is never reached with a fault as the last thing known.
 func (a *acquisition) timedOut() error {
-	if a.last != nil {
-		return a.last
-	}
 	waited := clock.Now().Since(a.started).Round(time.Millisecond)
 	return &Error{Kind: KindTimeout, Message: "not acquired within " + waited.String()}
 }
@@ -272,7 +268,7 @@ func (a *acquisition) failed(ctx context.Context, sent clock.Moment, fault *Erro
 		return fault
 	}
 	// The next call joins the queue again, and does not wait: so its lost answer is noticed soon.
-	a.last, a.polls = fault, false
+	a.polls = false
 	pause := protocol.Pause(a.faults)
 	if fault.retryAfter > pause && fault.Kind == KindRateLimited {
 		pause = fault.retryAfter

@@ -36,7 +36,7 @@ func TestPlantedBugsAreSeen(t *testing.T) {
 				"	if one, due := l.held.begin(0); due {\n		l.client.keeper.renew([]renewal{one})\n	}\n"},
 		}},
 		{"a retry has a new id", "TestRepeatKeepsItsID", []edit{
-			{"acquire.go", "	a.last, a.polls = fault, false\n", "	a.last, a.polls = fault, false\n	a.id, _ = newLeaseID()\n"},
+			{"acquire.go", "	a.polls = false\n", "	a.polls = false\n	a.id, _ = newLeaseID()\n"},
 		}},
 		{"a cancelled acquire gives nothing back", "TestCancelGivesBack", []edit{
 			{"acquire.go", "	if !a.pending {\n		return\n	}\n", "	if true {\n		return\n	}\n"},

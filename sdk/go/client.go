@@ -24,8 +24,8 @@ type Client struct {
 	mu          sync.Mutex
 	closed      bool
 	acquires    map[*context.CancelFunc]struct{}
-	outstanding int           // acquires and background releases under way
-	settled     chan struct{} // closed when there are none, if Close waits for it
+	outstanding int             // acquires and releases under way
+	settled     []chan struct{} // closed when there are none
 }
 
 // Connect returns a client of a lock server. It sends nothing yet. Without options it reads LEASEHOLD_URL,
@@ -81,13 +81,12 @@ func (c *Client) Close() error {
 	for cancel := range c.acquires {
 		(*cancel)()
 	}
-	if c.settled == nil {
-		c.settled = make(chan struct{})
-		if c.outstanding == 0 {
-			close(c.settled)
-		}
+	settled := make(chan struct{})
+	if c.outstanding == 0 {
+		close(settled)
+	} else {
+		c.settled = append(c.settled, settled)
 	}
-	settled := c.settled
 	c.mu.Unlock()
 	defer c.keeper.ring()
 	defer c.transport.forgetIdle()
@@ -109,7 +108,7 @@ func (c *Client) isClosed() bool {
 
 var errClosed = errors.New("the client is closed")
 
-// begin counts something that Close waits for. After Close it only says so.
+// begin counts something that Close waits for, until end.
 func (c *Client) begin() {
 	c.mu.Lock()
 	c.outstanding++
@@ -120,12 +119,11 @@ func (c *Client) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.outstanding--
-	if c.outstanding == 0 && c.settled != nil {
-		select {
-		case <-c.settled:
-		default:
-			close(c.settled)
+	if c.outstanding == 0 {
+		for _, settled := range c.settled {
+			close(settled)
 		}
+		c.settled = nil
 	}
 }
 

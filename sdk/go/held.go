@@ -144,9 +144,12 @@ type renewal struct {
 	capped   bool
 }
 
-// begin returns the renewal to send if one is due within slack.
+// begin returns the renewal to send if one is due within slack. One that is in flight has its full time first.
 func (h *held) begin(slack time.Duration) (one renewal, due bool) {
 	h.update(func(at clock.Moment) {
+		if h.inFlight != 0 {
+			slack = 0
+		}
 		if !h.alive() || at.Add(slack) < h.next {
 			return
 		}

@@ -79,6 +79,22 @@ func TestHangingRenewalIsSentAgain(t *testing.T) {
 	}
 }
 
+func TestRenewalInFlightHasItsFullTime(t *testing.T) {
+	h, _ := newTestLease(600 * time.Millisecond)
+	h.next = clock.Now()
+	if _, due := h.begin(together); !due {
+		t.Fatal("no renewal is due")
+	}
+	// Its time is a sixth of the ttl. Another lease that is due now takes those along that are due soon, but not this.
+	h.next = clock.Now().Add(together / 2)
+	if _, due := h.begin(together); due {
+		t.Error("it is sent twice at once")
+	}
+	if state, _, _, _ := h.look(); state != Held {
+		t.Errorf("it is %v", state)
+	}
+}
+
 func TestMaxHoldEndsRenewing(t *testing.T) {
 	h, _ := newTestLease(time.Minute, MaxHold(200*time.Millisecond))
 	if h.next != clock.Never || h.ttl != 200*time.Millisecond {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -407,5 +409,52 @@ func TestNothingPrintsASecret(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// counter counts requests by their path.
+type counter struct {
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (c *counter) RoundTrip(request *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.calls[request.URL.Path]++
+	c.mu.Unlock()
+	return http.DefaultTransport.RoundTrip(request)
+}
+
+func TestLeasesAreRenewedTogether(t *testing.T) {
+	t.Parallel()
+	const locks, ttl = 30, 6 * time.Second
+	count := &counter{calls: map[string]int{}}
+	c := leasehold.New(shared.Server, &http.Client{Transport: count})
+	prefix := unique(t)
+	var all []*leasehold.Lock
+	for i := 0; i < locks; i++ {
+		all = append(all, must2(c.Mutex(fmt.Sprint(prefix, "/", i), leasehold.TTL(ttl)).Lock(within(t)))(t))
+	}
+	eventually(t, "a renewal of each", func() bool {
+		infos, err := c.List(within(t), prefix)
+		if err != nil || len(infos) != locks {
+			t.Fatalf("%d locks, %v", len(infos), err)
+		}
+		for _, info := range infos {
+			if info.Holders[0].Renewals == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, lock := range all {
+		if err := lock.Unlock(within(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	count.mu.Lock()
+	defer count.mu.Unlock()
+	if calls := count.calls["/v1/renew"]; calls == 0 || calls > locks/2 {
+		t.Errorf("%d requests renewed %d leases", calls, locks)
 	}
 }

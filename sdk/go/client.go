@@ -29,7 +29,7 @@ type Client struct {
 }
 
 // Connect returns a client of a lock server. It sends nothing yet. Without options it reads LEASEHOLD_URL,
-// LEASEHOLD_TOKEN and LEASEHOLD_TOKEN_FILE.
+// LEASEHOLD_TOKEN and LEASEHOLD_TOKEN_FILE. It uses no HTTP proxy of the environment.
 //
 // The error is of [KindInvalidArgument]: a bad URL or option, or a file that cannot be read.
 func Connect(opts ...ConnectOption) (*Client, error) {

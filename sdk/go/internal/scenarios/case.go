@@ -118,8 +118,20 @@ func (c *scenario) client(step Step) (*leasehold.Client, error) {
 	return client, err
 }
 
+// take is a method that takes a lock.
+type take func(context.Context) (*leasehold.Lock, error)
+
 // acquire makes the acquire that a step asks for.
 func (c *scenario) acquire(ctx context.Context, step Step, try bool) (*leasehold.Lock, error) {
+	take, err := c.face(step, try)
+	if err != nil {
+		return nil, err
+	}
+	return take(ctx)
+}
+
+// face chooses how to take the lock of a step.
+func (c *scenario) face(step Step, try bool) (take, error) {
 	client, err := c.client(step)
 	if err != nil {
 		return nil, err
@@ -141,7 +153,7 @@ func (c *scenario) acquire(ctx context.Context, step Step, try bool) (*leasehold
 		opts = append(opts, leasehold.Wait(millis(*step.Wait)))
 	}
 	name := c.name(step)
-	var lock, once func(context.Context) (*leasehold.Lock, error)
+	var lock, once take
 	switch step.Kind {
 	case "", "mutex":
 		face := client.Mutex(name, opts...)
@@ -159,9 +171,9 @@ func (c *scenario) acquire(ctx context.Context, step Step, try bool) (*leasehold
 		return nil, errors.New("no such kind: " + step.Kind)
 	}
 	if try {
-		return once(ctx)
+		return once, nil
 	}
-	return lock(ctx)
+	return lock, nil
 }
 
 // seen is the word for the end of an acquire.
@@ -293,16 +305,16 @@ func (c *scenario) step(step Step) error {
 		lock, err := c.acquire(ctx, step, false)
 		return c.judge(step, lock, err)
 	case "start":
-		ctx, cancel := context.WithCancel(context.Background())
-		if _, err := c.client(step); err != nil {
-			cancel()
+		take, err := c.face(step, false)
+		if err != nil {
 			return err
 		}
+		ctx, cancel := context.WithCancel(context.Background())
 		running := &started{cancel: cancel, done: make(chan struct{})}
 		c.started[step.As] = running
 		go func() {
 			defer close(running.done)
-			running.lock, running.err = c.acquire(ctx, step, false)
+			running.lock, running.err = take(ctx)
 		}()
 		return nil
 	case "join":

@@ -458,3 +458,48 @@ func TestLeasesAreRenewedTogether(t *testing.T) {
 		t.Errorf("%d requests renewed %d leases", calls, locks)
 	}
 }
+
+func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
+	t.Parallel()
+	b := own(t)
+	c, name := connect(t, b.Proxy), unique(t)
+	lock, err := c.Mutex(name, leasehold.TTL(time.Minute)).Lock(within(t))
+	must(t, lock, err)
+	obey(t, b, "blackhole")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	began := time.Now()
+	if err := lock.Unlock(ctx); !errors.Is(err, context.Canceled) || leasehold.KindOf(err) != leasehold.KindAborted {
+		t.Fatalf("got %v", err)
+	}
+	if took := time.Since(began); took < 900*time.Millisecond || took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	obey(t, b, "pass")
+	// The client goes on in the background, and Close waits for it.
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	free, err := connect(t, b.Server).Mutex(name).TryLock(within(t))
+	must(t, free, err)
+}
+
+func TestFailedReleaseIsReported(t *testing.T) {
+	t.Parallel()
+	b := own(t)
+	reports := make(chan error, 1)
+	c := connect(t, b.Proxy, leasehold.ReleaseTimeout(300*time.Millisecond), leasehold.OnReleaseError(func(err error) {
+		reports <- err
+	}))
+	name := unique(t)
+	err := leasehold.Do(within(t), c.Mutex(name).Lock, func(context.Context, *leasehold.Lock) error {
+		obey(t, b, "server kill")
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("a failed release hides that the work is done: %v", err)
+	}
+	if err := <-reports; leasehold.KindOf(err) != leasehold.KindUnavailable {
+		t.Fatalf("got %v", err)
+	}
+}

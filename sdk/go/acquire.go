@@ -263,6 +263,9 @@ func (a *acquisition) failed(ctx context.Context, sent clock.Moment, fault *Erro
 	at := clock.Now()
 	if a.failingSince == 0 {
 		a.failingSince = sent
+		if a.polls {
+			a.failingSince = at // the wait itself was no fault
+		}
 	}
 	if a.try || at >= a.end || at.Since(a.failingSince) >= patience {
 		return fault

@@ -1,10 +1,12 @@
 package leasehold_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
 	leasehold "example.invalid/leasehold/sdk/go"
+	"example.invalid/leasehold/sdk/go/internal/bench"
 )
 
 func TestRequestOnADyingConnectionIsSentAgain(t *testing.T) {
@@ -63,6 +65,7 @@ func TestWaiterNoticesASilentServer(t *testing.T) {
 	direct, c, name := connect(t, b.Server), connect(t, b.Proxy), unique(t)
 	lock, err := direct.Mutex(name, leasehold.TTL(time.Minute)).Lock(within(t))
 	must(t, lock, err)
+	before := accepted(t, b)
 	got := make(chan error, 1)
 	go func() {
 		// This call alone would wait for the better part of a minute.
@@ -71,12 +74,24 @@ func TestWaiterNoticesASilentServer(t *testing.T) {
 	}()
 	waiters(t, direct, name, 1)
 	obey(t, b, "blackhole")
-	time.Sleep(5 * time.Second)
-	obey(t, b, "discard")
+	// The server grants the waiter the lock; the answer is lost.
 	if err := lock.Unlock(within(t)); err != nil {
 		t.Fatal(err)
 	}
+	// It asks for a sign of life over a second connection, and for the lock over a third.
+	eventually(t, "three connections", func() bool { return accepted(t, b) >= before+3 })
+	obey(t, b, "discard")
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
+}
+
+// accepted is how many connections the proxy has accepted.
+func accepted(t *testing.T, b *bench.Bench) (count int) {
+	t.Helper()
+	var counts map[string]int
+	if err := json.Unmarshal([]byte(obey(t, b, "counts")), &counts); err != nil {
+		t.Fatal(err)
+	}
+	return counts["accepted"]
 }

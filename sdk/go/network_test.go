@@ -1,7 +1,12 @@
 package leasehold_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -94,4 +99,96 @@ func accepted(t *testing.T, b *bench.Bench) (count int) {
 		t.Fatal(err)
 	}
 	return counts["accepted"]
+}
+
+// counter counts requests by their path.
+type counter struct {
+	mu    sync.Mutex
+	calls map[string]int
+}
+
+func (c *counter) RoundTrip(request *http.Request) (*http.Response, error) {
+	c.mu.Lock()
+	c.calls[request.URL.Path]++
+	c.mu.Unlock()
+	return http.DefaultTransport.RoundTrip(request)
+}
+
+func TestLeasesAreRenewedTogether(t *testing.T) {
+	t.Parallel()
+	const locks, ttl = 30, 6 * time.Second
+	count := &counter{calls: map[string]int{}}
+	c := leasehold.New(shared.Server, &http.Client{Transport: count})
+	prefix := unique(t)
+	var all []*leasehold.Lock
+	for i := 0; i < locks; i++ {
+		all = append(all, must2(c.Mutex(fmt.Sprint(prefix, "/", i), leasehold.TTL(ttl)).Lock(within(t)))(t))
+	}
+	eventually(t, "a renewal of each", func() bool {
+		infos, err := c.List(within(t), prefix)
+		if err != nil || len(infos) != locks {
+			t.Fatalf("%d locks, %v", len(infos), err)
+		}
+		for _, info := range infos {
+			if info.Holders[0].Renewals == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, lock := range all {
+		if err := lock.Unlock(within(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	count.mu.Lock()
+	defer count.mu.Unlock()
+	if calls := count.calls["/v1/renew"]; calls == 0 || calls > locks/2 {
+		t.Errorf("%d requests renewed %d leases", calls, locks)
+	}
+}
+
+func TestUnlockDoesNotHangOnASilentServer(t *testing.T) {
+	t.Parallel()
+	b := own(t)
+	c, name := connect(t, b.Proxy), unique(t)
+	lock, err := c.Mutex(name, leasehold.TTL(time.Minute)).Lock(within(t))
+	must(t, lock, err)
+	obey(t, b, "blackhole")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	began := time.Now()
+	if err := lock.Unlock(ctx); !errors.Is(err, context.Canceled) || leasehold.KindOf(err) != leasehold.KindAborted {
+		t.Fatalf("got %v", err)
+	}
+	if took := time.Since(began); took < 900*time.Millisecond || took > 4*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	obey(t, b, "pass")
+	// The client goes on in the background, and Close waits for it.
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	free, err := connect(t, b.Server).Mutex(name).TryLock(within(t))
+	must(t, free, err)
+}
+
+func TestFailedReleaseIsReported(t *testing.T) {
+	t.Parallel()
+	b := own(t)
+	reports := make(chan error, 1)
+	c := connect(t, b.Proxy, leasehold.ReleaseTimeout(300*time.Millisecond), leasehold.OnReleaseError(func(err error) {
+		reports <- err
+	}))
+	name := unique(t)
+	err := leasehold.Do(within(t), c.Mutex(name).Lock, func(context.Context, *leasehold.Lock) error {
+		obey(t, b, "server kill")
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("a failed release hides that the work is done: %v", err)
+	}
+	if err := <-reports; leasehold.KindOf(err) != leasehold.KindUnavailable {
+		t.Fatalf("got %v", err)
+	}
 }

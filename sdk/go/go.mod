@@ -1,0 +1,3 @@
+module example.invalid/leasehold/sdk/go
+
+go 1.19

@@ -10,8 +10,8 @@ problems=()
   problems+=("\`repository\` in Cargo.toml is a placeholder: set the public address")
 grep -q "^## $version " CHANGELOG.md ||
   problems+=("CHANGELOG.md has no section \"## $version (date)\"")
-! grep -rq 'not on crates.io yet' README.md docs ||
-  problems+=("the text \"not on crates.io yet\" is untrue once this is published: $(grep -rl 'not on crates.io yet' README.md docs | xargs)")
+! grep -rq -E 'is not on (crates.io|npm|PyPI) yet|no public address yet' README.md docs ||
+  problems+=("texts say that leasehold is not published yet: $(grep -rlE 'is not on (crates.io|npm|PyPI) yet|no public address yet' README.md docs | xargs)")
 [[ -z $(git status --porcelain) ]] ||
   problems+=("the work tree has changes: commit them")
 [[ $(git tag --points-at HEAD) == *"v$version"* ]] ||

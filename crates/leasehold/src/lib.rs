@@ -61,6 +61,8 @@ pub use client::rwlock::RwLock;
 pub use client::semaphore::Semaphore;
 pub use coordination::election::{Election, Leader, Term};
 pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
+#[cfg(feature = "schedule")]
+pub use coordination::schedule::{calendar::Schedule, tick::Tick};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;

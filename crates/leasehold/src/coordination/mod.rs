@@ -5,3 +5,5 @@
 
 pub(crate) mod election;
 pub(crate) mod multi_lock;
+#[cfg(feature = "schedule")]
+pub(crate) mod schedule;

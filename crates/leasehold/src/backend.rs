@@ -44,6 +44,10 @@ use crate::name::Name;
 ///    the nonce. Later calls with an old nonce get [`Gone::Superseded`] and change nothing.
 /// 10. A broken store is an `Err`, never [`Attempt::Busy`], and nothing is granted that was not
 ///     stored.
+/// 11. A name keeps one [`Note`], until its fence counter is forgotten. Only a live lease writes it, in the same step as
+///     its renewal or release; a refused one writes nothing. A note that has a higher fence stays, and so does one
+///     with the same fence and a higher revision; the lease is then renewed or released all the same. Readers see
+///     whole notes only. A store without notes ([`Info::notes`]) refuses with `Unsupported`, and does nothing.
 ///
 /// # Cancel safety
 ///
@@ -88,6 +92,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
 /// The shortest time for which a spent id is refused (promise 8): longer than a request can be in transit.
 pub const SPENT_FOR: Duration = Duration::from_secs(60);
+
+/// The most bytes of a note.
+pub const MAX_NOTE_BYTES: usize = 1024;
 
 /// How a lease shares its name with others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -294,12 +301,15 @@ pub struct Renewal {
     /// may be at most a day ahead of the store's clock, or one above the name's last fence; otherwise the answer is
     /// `InvalidArgument` and nothing changes.
     pub raise_fence: Option<Fence>,
+    /// Write this as the note of the name (promise 11), unless `shorten` makes this do nothing. It gets the lease's
+    /// fence, after it was raised.
+    pub note: Option<NewNote>,
 }
 
 impl Renewal {
     /// A plain renewal.
     pub fn new(name: Name, id: LeaseId, ttl: Duration) -> Self {
-        Renewal { name, id, ttl, fence: None, owner: None, shorten: None, mode: None, raise_fence: None }
+        Renewal { name, id, ttl, fence: None, owner: None, shorten: None, mode: None, raise_fence: None, note: None }
     }
 }
 
@@ -357,12 +367,14 @@ pub struct Release {
     pub unanswered: Option<Duration>,
     /// Act only if this is still the latest attempt with that id (promise 9).
     pub nonce: Option<u64>,
+    /// If this ends a lease, write this as the note of the name (promise 11). A place in the queue writes none.
+    pub note: Option<NewNote>,
 }
 
 impl Release {
     /// A plain release.
     pub fn new(name: Name, id: LeaseId) -> Self {
-        Release { name, id, fence: None, owner: None, unanswered: None, nonce: None }
+        Release { name, id, fence: None, owner: None, unanswered: None, nonce: None, note: None }
     }
 }
 
@@ -375,6 +387,73 @@ pub enum Released {
     /// There was nothing to end.
     Gone(Gone),
 }
+
+/// The note of a name: a text that a holder left there, for the next holders and for everybody who looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Note {
+    /// What the holder wrote. Empty: the note was cleared.
+    pub text: Arc<str>,
+    /// The fence of the lease that wrote it.
+    pub fence: Fence,
+    /// Orders the notes that this lease wrote.
+    pub revision: u64,
+}
+
+impl Note {
+    /// A note, as a store has kept it.
+    pub fn new(text: impl Into<Arc<str>>, fence: Fence, revision: u64) -> Self {
+        Note { text: text.into(), fence, revision }
+    }
+
+    /// Whether this note stays when a lease with that fence writes a note with that revision (promise 11).
+    pub fn outranks(&self, fence: Fence, revision: u64) -> bool {
+        (self.fence, self.revision) > (fence, revision)
+    }
+
+    /// The later of two notes of one name.
+    pub(crate) fn later(self, other: Note) -> Note {
+        if self.outranks(other.fence, other.revision) { self } else { other }
+    }
+}
+
+/// A note to write together with a renewal or a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NewNote {
+    /// At most [`MAX_NOTE_BYTES`] bytes, without NUL characters. Empty: clear the note.
+    pub text: Arc<str>,
+    /// Orders the notes that one lease writes: a late duplicate of an earlier write must not replace a later one. With
+    /// the same revision, the one that arrives last stays.
+    pub revision: u64,
+}
+
+impl NewNote {
+    /// A note to write; a lease that writes several gives each a higher revision than the one before.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a text that is too long or contains a NUL character.
+    pub fn new(text: impl Into<Arc<str>>, revision: u64) -> Result<Self> {
+        let text = text.into();
+        if text.len() > MAX_NOTE_BYTES {
+            let length = text.len();
+            return Err(Error::invalid(format!(
+                "a note of {length} bytes is too long: write at most {MAX_NOTE_BYTES} bytes, and keep the rest elsewhere"
+            )));
+        }
+        if text.contains('\0') {
+            return Err(Error::invalid("a note must not contain a NUL character: leave it out, or encode it"));
+        }
+        if revision > MAX_NOTE_REVISION {
+            return Err(Error::invalid(format!("the revision of a note must be at most {MAX_NOTE_REVISION}")));
+        }
+        Ok(NewNote { text, revision })
+    }
+}
+
+/// The highest revision of a note: stores that keep numbers as doubles keep it exactly.
+pub const MAX_NOTE_REVISION: u64 = (1 << 53) - 1;
 
 /// The answer to a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -489,6 +568,8 @@ pub struct NameInfo {
     pub version: u64,
     /// The fence of the latest grant.
     pub last_fence: Fence,
+    /// The note of the name, also when it was cleared: then its text is empty.
+    pub note: Option<Note>,
     /// The oldest hundred holders, oldest grant first. The lease that [`Query::LeaseId`] asks for takes the last place
     /// if it is younger.
     pub holders: Vec<HolderInfo>,
@@ -506,7 +587,8 @@ impl NameInfo {
         let holder = |one: &HolderInfo| one.owner.len() + one.metadata.as_ref().map_or(0, |text| text.len());
         let holders: usize = self.holders.iter().map(holder).sum();
         let waiters: usize = self.waiters.iter().map(|one| one.owner.len()).sum();
-        holders + waiters + (self.holders.len() + self.waiters.len()) * SHOWN_BYTES
+        let note = self.note.as_ref().map_or(0, |note| note.text.len());
+        note + holders + waiters + (self.holders.len() + self.waiters.len()) * SHOWN_BYTES
     }
 
     /// The answer for a name that is not in use.
@@ -515,6 +597,7 @@ impl NameInfo {
             name,
             version: 0,
             last_fence: Fence::UNFENCED,
+            note: None,
             holders: Vec::new(),
             holder_count: 0,
             waiters: Vec::new(),
@@ -636,6 +719,8 @@ pub struct Info {
     pub revoke: bool,
     /// Whether the client can notice a loss at all; if not, a guard's lost signal never comes.
     pub detects_loss: bool,
+    /// Whether names keep notes (promise 11).
+    pub notes: bool,
     /// Whether `wait`, called for a claim that holds a lease, stays pending until that lease is over. The client then
     /// learns of a loss as it happens, not only when the renewal loop next asks.
     pub tells_loss: bool,
@@ -667,6 +752,7 @@ impl Info {
             find_by_id: true,
             revoke: true,
             detects_loss: true,
+            notes: true,
             tells_loss: false,
             check_every: None,
             namespaced: true,
@@ -674,6 +760,22 @@ impl Info {
             min_validity_percent: 0,
         }
     }
+
+    /// Refuses to write or read a note where the store keeps none.
+    pub(crate) fn require_notes(&self) -> Result<()> {
+        if self.notes { Ok(()) } else { Err(no_notes(self.scheme)) }
+    }
+}
+
+fn no_notes(scheme: &str) -> Error {
+    let message =
+        format!("{scheme}: keeps no notes; use a store that does, which docs/guarantees.md lists");
+    Error::new(ErrorKind::Unsupported, message)
+}
+
+/// Refuses to write a note, for stores that keep none.
+pub(crate) fn refuse_note(scheme: &str, note: Option<&NewNote>) -> Result<()> {
+    if note.is_some() { Err(no_notes(scheme)) } else { Ok(()) }
 }
 
 #[cfg(test)]

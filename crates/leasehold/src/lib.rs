@@ -47,7 +47,7 @@ pub mod tls;
 #[cfg(feature = "wire")]
 pub mod wire;
 
-pub use backend::{Backend, Gone, Info, Mode};
+pub use backend::{Backend, Gone, Info, MAX_NOTE_BYTES, Mode, Note};
 pub use cancel::Cancel;
 #[cfg(feature = "__simulation")]
 #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! The guard for blocking callers, held for as long as they hold a lease.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::block_on;
@@ -100,6 +101,11 @@ impl Guard {
         self.0.client().block_on(self.0.downgrade())
     }
 
+    /// As [`leasehold::Guard::write_note`](crate::Guard::write_note), blocking.
+    pub fn write_note(&self, text: impl Into<Arc<str>>) -> Result<()> {
+        self.0.client().block_on(self.0.write_note(text))
+    }
+
     /// As [`leasehold::Guard::into_lease`](crate::Guard::into_lease).
     pub fn into_lease(self) -> Lease {
         self.0.into_lease()
@@ -117,6 +123,15 @@ impl Guard {
         }
         let client = self.0.client().clone();
         client.block_on(self.0.release())
+    }
+
+    /// As [`leasehold::Guard::release_with_note`](crate::Guard::release_with_note), blocking.
+    pub fn release_with_note(self, text: impl Into<Arc<str>>) -> Result<GuardState> {
+        if self.0.is_copy() {
+            return Ok(GuardState::Lost);
+        }
+        let client = self.0.client().clone();
+        client.block_on(self.0.release_with_note(text))
     }
 
     pub(super) fn release_after_work(self) {

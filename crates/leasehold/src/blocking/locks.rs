@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Election, Guard, Leasing, Lock, MultiLock, Mutex, RwLock, Semaphore, block_on};
-use crate::backend::{Backend, Info, NameInfo, Page, Released, Renewed, Revoked, Swept};
+use crate::backend::{Backend, Info, NameInfo, Note, Page, Released, Renewed, Revoked, Swept};
 use crate::client::diagnostics::LeaseInfo;
 use crate::client::locks::LocksBuilder;
 use crate::error::Result;
@@ -206,6 +206,11 @@ impl Locks {
     /// As [`leasehold::Locks::inspect`](crate::Locks::inspect), blocking.
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<NameInfo> {
         self.block_on(self.0.inspect(name))
+    }
+
+    /// As [`leasehold::Locks::note`](crate::Locks::note), blocking.
+    pub fn note(&self, name: impl AsRef<str>) -> Result<Option<Note>> {
+        self.block_on(self.0.note(name))
     }
 
     /// As [`leasehold::Locks::find`](crate::Locks::find), blocking.

@@ -1,7 +1,7 @@
 //! Reads the state of locks without changing it: for people, dashboards and debugging, never to decide whether one may
 //! write.
 
-use crate::backend::{HolderInfo, NameInfo, Page, Query, check_page_limit};
+use crate::backend::{HolderInfo, NameInfo, Note, Page, Query, check_page_limit};
 use crate::client::locks::Locks;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -103,6 +103,22 @@ impl Locks {
         let name = self.name(name)?;
         let page = self.query(Query::Name(name.clone())).await?;
         Ok(page.items.into_iter().next().unwrap_or_else(|| NameInfo::unused(name)))
+    }
+
+    /// The note of a name, which a holder has written with [`Guard::write_note`](crate::Guard::write_note). `None` if
+    /// there is none, or if it was cleared. Read only; it may be replaced by the time you look at it.
+    ///
+    /// # Cancel safety
+    /// Dropping it loses nothing.
+    ///
+    /// # Errors
+    /// As [`is_locked`](Locks::is_locked); `Unsupported` where the store keeps no notes.
+    pub async fn note(&self, name: impl AsRef<str>) -> Result<Option<Note>> {
+        let name = self.name(name)?;
+        self.info().require_notes()?;
+        let page = self.query(Query::Name(name)).await?;
+        let note = page.items.into_iter().next().and_then(|info| info.note);
+        Ok(note.filter(|note| !note.text.is_empty()))
     }
 
     /// Everything about the name on which an id holds a lease or waits: for debugging, not for logs.

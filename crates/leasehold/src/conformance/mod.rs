@@ -174,6 +174,7 @@ enum Need {
     FindById,
     Revoke,
     DetectsLoss,
+    Notes,
     TellsLoss,
     Namespaced,
     /// The check is about what the store says it cannot do.
@@ -199,11 +200,12 @@ impl Need {
             Need::FindById => (info.find_by_id, "a lease cannot be found by its id"),
             Need::Revoke => (info.revoke, "leases cannot be revoked"),
             Need::DetectsLoss => (info.detects_loss, "a loss cannot be noticed"),
+            Need::Notes => (info.notes, "names keep no notes"),
             Need::TellsLoss => (info.tells_loss, "a loss is found out by asking"),
             Need::Namespaced => (info.namespaced, "names have no namespace"),
             Need::Lack => {
                 let able = info.shared && info.max_permits > 0 && info.downgrade;
-                let all = able && info.find_by_id && info.revoke && info.fenced;
+                let all = able && info.find_by_id && info.revoke && info.fenced && info.notes;
                 (!all, "the store lacks nothing")
             }
         };

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Release, Released, Renewal, Renewed,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, NewNote, Note, Release, Released, Renewal, Renewed,
     Revoked, SPENT_FOR, Swept, WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -100,6 +100,9 @@ pub struct State {
     fence: Fence,
     version: u64,
     leases: HashMap<LeaseId, Box<Lease>>,
+    /// Most names never have one.
+    #[cfg_attr(feature = "serde", serde(default))]
+    note: Option<Box<Note>>,
     /// Most names never have these; boxed, so that they do not pay for it.
     crowd: Option<Box<Crowd>>,
     /// Nothing expires, lapses or is forgotten before this. May be too early, never too late.
@@ -310,6 +313,7 @@ impl State {
             name: name.clone(),
             version: self.version,
             last_fence: self.fence,
+            note: self.note().cloned(),
             holders,
             holder_count,
             waiters,
@@ -329,7 +333,7 @@ impl State {
             || self.tickets().any(|ticket| is_live(ticket.lapses, now.expiry))
     }
 
-    /// Whether nothing is left but the fence counter.
+    /// Whether nothing is left but the fence counter and the note.
     pub fn is_at_rest(&self) -> bool {
         self.leases.is_empty()
             && self.crowd.as_ref().is_none_or(|crowd| crowd.queue.is_empty() && crowd.spent.is_empty())
@@ -347,6 +351,11 @@ impl State {
     /// The fence of the latest grant.
     pub fn last_fence(&self) -> Fence {
         self.fence
+    }
+
+    /// The note of the name, also if it was cleared.
+    pub fn note(&self) -> Option<&Note> {
+        self.note.as_deref()
     }
 
     fn settle(&mut self, now: u64) -> Settled {
@@ -589,14 +598,25 @@ impl State {
             lease.fence = raised;
             self.fence = self.fence.max(raised);
         }
+        let fence = lease.fence;
         let ttl = micros(renewal.ttl);
         let asked = now.expiry.saturating_add(ttl);
         lease.expires = if renewal.shorten.is_some() { asked } else { asked.max(lease.expires) };
         lease.ttl = lease.ttl.max(ttl);
         lease.renewals += 1;
+        let grant = lease.grant(now);
         self.due = self.due.min(lease.expires);
         self.version += 1;
-        Ok(Renewed::Held(lease.grant(now)))
+        self.write_note(renewal.note.as_ref(), fence);
+        Ok(Renewed::Held(grant))
+    }
+
+    /// Writes a note for a lease with this fence, unless the one that is there comes after it.
+    fn write_note(&mut self, new: Option<&NewNote>, fence: Fence) {
+        let Some(new) = new else { return };
+        if self.note().is_none_or(|note| !note.outranks(fence, new.revision)) {
+            self.note = Some(Box::new(Note::new(Arc::clone(&new.text), fence, new.revision)));
+        }
     }
 
     fn release(&mut self, now: u64, release: &Release, settled: &Settled) -> Released {
@@ -610,9 +630,10 @@ impl State {
             if !lease.matches(release.fence, release.owner.as_deref()) {
                 return Released::Gone(Gone::NotFound);
             }
-            let found = (lease.ttl, lease.repeated);
+            let (found, fence) = ((lease.ttl, lease.repeated), lease.fence);
             self.leases.remove(&id);
             self.version += 1;
+            self.write_note(release.note.as_ref(), fence);
             found
         } else if let Some((arrival, ticket)) = self.ticket(&id) {
             if newer(ticket.nonce) {

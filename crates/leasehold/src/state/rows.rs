@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Lease, Spent, State, Ticket};
-use crate::backend::{Gone, Mode};
+use crate::backend::{Gone, Mode, Note};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 
@@ -133,6 +133,13 @@ impl State {
             state.due = state.due.min(end);
         }
         state
+    }
+
+    /// The same name with this note, for [`from_rows`](State::from_rows).
+    #[must_use]
+    pub fn with_note(mut self, note: Option<Note>) -> State {
+        self.note = note.map(Box::new);
+        self
     }
 }
 

@@ -201,6 +201,7 @@ impl Directory {
             downgrade: false,
             find_by_id: false,
             revoke: false,
+            notes: false,
             tells_loss: cfg!(target_os = "linux"),
             check_every: Some(CHECK_EVERY),
             ..Info::new("file")

@@ -9,7 +9,7 @@ use rustix::process::Pid;
 
 use crate::backend::{
     Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Page, PageBuilder, Query, Release,
-    Released, Renewal, Renewed, Swept,
+    Released, Renewal, Renewed, Swept, refuse_note,
 };
 use crate::backends::held::Held;
 use crate::bugs::{self, Bug};
@@ -250,6 +250,7 @@ impl Store {
 
     pub(crate) fn renew(&self, renewal: &Renewal) -> Result<Renewed> {
         let Renewal { name, id, .. } = renewal;
+        refuse_note("file", renewal.note.as_ref())?;
         let gone = |gone| Ok(Renewed::Gone(gone));
         if !self.check_in_place(name, id)? {
             return gone(Gone::NotFound);
@@ -297,6 +298,7 @@ impl Store {
     }
 
     pub(crate) fn release(&self, release: &Release) -> Result<Released> {
+        refuse_note("file", release.note.as_ref())?;
         let files = self.files(&release.name)?;
         let (released, lease) = self.local.lock().release(release, self.clock.now());
         if let Some(lease) = lease {

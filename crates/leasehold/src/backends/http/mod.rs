@@ -41,6 +41,7 @@ pub(crate) const INFO: Info = {
     info.namespaced = false;
     info.keeps_places = true;
     info.shows_ids = false;
+    info.notes = false;
     info
 };
 

@@ -177,6 +177,7 @@ pub(super) fn name_info(lock: wire::Lock) -> Result<NameInfo> {
         name: Name::new(&lock.lock_name)?,
         version: lock.version,
         last_fence: Fence::new(lock.last_fencing_token),
+        note: None,
         // A server that does not send the count shows all holders.
         holder_count: lock.holder_count.max(lock.holders.len() as u64),
         holders: lock.holders.into_iter().map(holder).collect::<Result<_>>()?,

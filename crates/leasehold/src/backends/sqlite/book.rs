@@ -14,6 +14,7 @@ use super::fault::Fault;
 use super::keepers::{Keeper, Keepers, Kept};
 use super::rows::{self, Counters, Table};
 use super::waiters::Pending;
+use crate::backend::Note;
 use crate::error::Result;
 use crate::lease_id::LeaseId;
 use crate::state::{Answer, Now, Op, Row, State};
@@ -38,6 +39,8 @@ struct Entry {
     state: State,
     /// The counters as stored.
     stored: Counters,
+    /// The note as stored.
+    stored_note: Option<Note>,
     /// The round in which this entry was last known to match the file.
     round: u64,
     /// Ids whose rows differ from the stored ones, and the table that stores them now.
@@ -51,7 +54,8 @@ struct Entry {
 impl Entry {
     fn load(db: &Connection, name: &str, round: u64) -> Result<Self, Fault> {
         let (state, stored, kept) = rows::load(db, name)?;
-        Ok(Entry { state, stored, round, changed: HashMap::new(), listed: false, kept, told: None })
+        let (stored_note, changed) = (state.note().cloned(), HashMap::new());
+        Ok(Entry { state, stored, stored_note, round, changed, listed: false, kept, told: None })
     }
 
     /// Sets the keeper of a place in the queue.
@@ -116,6 +120,10 @@ impl Entry {
             // Also for changes that are not about a lease: other processes must see that the name has changed.
             self.stored = Counters { fence, version, changes: self.stored.changes + 1 };
             rows::put_counters(db, name, self.stored)?;
+        }
+        if let Some(note) = self.state.note().filter(|note| self.stored_note.as_ref() != Some(note)) {
+            rows::put_note(db, name, note)?;
+            self.stored_note = Some(note.clone());
         }
         for (id, stored_in) in self.changed.drain() {
             let row = self.state.row(&id);

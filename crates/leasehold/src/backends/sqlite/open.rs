@@ -24,8 +24,12 @@ pub(super) const BUSY_FOR: Duration = Duration::from_secs(2);
 const APPLICATION_ID: i64 = 0x6c65_6173;
 
 /// The layouts, oldest first; each changes the one before it.
-const MIGRATIONS: &[&str] =
-    &[include_str!("schema/001.sql"), include_str!("schema/002.sql"), include_str!("schema/003.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema/001.sql"),
+    include_str!("schema/002.sql"),
+    include_str!("schema/003.sql"),
+    include_str!("schema/004.sql"),
+];
 
 /// File systems on which locks or shared memory do not reach all processes that use the file, by the number that
 /// `statfs` gives (linux/magic.h and their own sources).

@@ -54,7 +54,7 @@ UPDATE names SET changes = changes + 1;
 -- One name
 
 -- name: load_name
-SELECT fence, version, changes FROM names WHERE name = ?1;
+SELECT fence, version, changes, note, note_fence, note_revision FROM names WHERE name = ?1;
 
 -- name: load_leases
 SELECT
@@ -75,6 +75,10 @@ ON CONFLICT (name) DO UPDATE SET
     fence = excluded.fence,
     version = excluded.version,
     changes = excluded.changes;
+
+-- name: put_note
+-- Of a name that is there.
+UPDATE names SET note = ?2, note_fence = ?3, note_revision = ?4 WHERE name = ?1;
 
 -- name: put_lease
 INSERT INTO leases (

@@ -7,7 +7,7 @@ use rusqlite::{CachedStatement, Connection, OptionalExtension, Row as SqlRow, pa
 use super::fault::{Fault, foreign};
 use super::keepers::{Keeper, Kept};
 use super::sql;
-use crate::backend::{Gone, Mode};
+use crate::backend::{Gone, Mode, Note};
 use crate::bugs::{self, Bug};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
@@ -130,17 +130,26 @@ pub(super) struct Counters {
 
 /// Reads the stored counters of a name.
 pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
-    let read = |row: &SqlRow<'_>| {
-        let fence = Fence::new(number(row, 0)?);
-        Ok(Counters { fence, version: number(row, 1)?, changes: number(row, 2)? })
-    };
-    let found = db.prepare_cached(const { sql("load_name") })?.query_row([name], read).optional()?;
+    let found =
+        db.prepare_cached(const { sql("load_name") })?.query_row([name], read_counters).optional()?;
     Ok(found.unwrap_or_default())
+}
+
+fn read_counters(row: &SqlRow<'_>) -> Result<Counters, Fault> {
+    let fence = Fence::new(number(row, 0)?);
+    Ok(Counters { fence, version: number(row, 1)?, changes: number(row, 2)? })
+}
+
+fn read_note(row: &SqlRow<'_>) -> Result<Option<Note>, Fault> {
+    let Some(text) = row.get_ref(3)?.as_str_or_null()? else { return Ok(None) };
+    Ok(Some(Note::new(text, Fence::new(number(row, 4)?), number(row, 5)?)))
 }
 
 /// Reads everything stored of a name, and which keeper keeps which of its places. It does not read until when.
 pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters, Kept), Fault> {
-    let counters = counters(db, name)?;
+    let read = |row: &SqlRow<'_>| Ok((read_counters(row)?, read_note(row)?));
+    let found = db.prepare_cached(const { sql("load_name") })?.query_row([name], read).optional()?;
+    let (counters, note) = found.unwrap_or_default();
     let (mut rows, mut kept) = (Vec::new(), Kept::new());
     let mut all = |sql, read: fn(&SqlRow<'_>) -> Result<(LeaseId, Row), Fault>| {
         let mut statement: CachedStatement<'_> = db.prepare_cached(sql)?;
@@ -160,7 +169,8 @@ pub(super) fn load(db: &Connection, name: &str) -> Result<(State, Counters, Kept
             kept.insert(id, keeper);
         }
     }
-    Ok((State::from_rows(counters.fence, counters.version, rows), counters, kept))
+    let state = State::from_rows(counters.fence, counters.version, rows).with_note(note);
+    Ok((state, counters, kept))
 }
 
 /// Stores the counters of a name.
@@ -169,6 +179,13 @@ pub(super) fn put_counters(db: &Connection, name: &str, counters: Counters) -> R
     let fence = if bugs::on(Bug::SqliteFenceInMemory) { Fence::UNFENCED } else { fence };
     let columns = params![name, time(fence.get()), time(version), time(changes)];
     db.prepare_cached(const { sql("put_name") })?.execute(columns)?;
+    Ok(())
+}
+
+/// Stores the note of a name, whose counters are stored.
+pub(super) fn put_note(db: &Connection, name: &str, note: &Note) -> Result<(), Fault> {
+    let columns = params![name, &*note.text, time(note.fence.get()), time(note.revision)];
+    db.prepare_cached(const { sql("put_note") })?.execute(columns)?;
     Ok(())
 }
 

@@ -9,6 +9,7 @@ mod fences;
 mod history;
 mod inspection;
 mod names;
+mod notes;
 mod queue;
 mod renewal;
 mod repeats;
@@ -31,6 +32,7 @@ pub(super) fn checks() -> Vec<Check> {
         rules::CHECKS,
         inspection::CHECKS,
         names::CHECKS,
+        notes::CHECKS,
         history::CHECKS,
     ]
     .concat()

@@ -243,6 +243,7 @@ fn info_of(nodes: &[Node]) -> Result<Info> {
         info.find_by_id &= of.find_by_id;
         info.shows_ids &= of.shows_ids;
         info.revoke &= of.revoke;
+        info.notes &= of.notes;
         info.namespaced &= of.namespaced;
         info.max_ttl = info.max_ttl.min(of.max_ttl);
     }

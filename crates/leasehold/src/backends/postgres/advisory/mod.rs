@@ -244,6 +244,7 @@ impl Advisory {
             max_permits: 0,
             find_by_id: false,
             revoke: false,
+            notes: false,
             check_every: Some(CHECK_EVERY),
             namespaced: false,
             ..Info::new("postgres+advisory")

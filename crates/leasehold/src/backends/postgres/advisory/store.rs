@@ -6,7 +6,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::backend::{Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept};
+use crate::backend::{
+    Attempt, Busy, Claim, Gone, Grant, Mode, Release, Released, Renewal, Renewed, Swept, refuse_note,
+};
 use crate::backends::held::Held;
 use crate::clock::{Clock, Moment};
 use crate::engine::reporter;
@@ -124,6 +126,7 @@ impl Store {
     }
 
     pub(super) async fn renew(self: Arc<Self>, renewal: Renewal) -> Result<Renewed> {
+        refuse_note("postgres+advisory", renewal.note.as_ref())?;
         let (key, session, downgrades) = {
             let mut book = self.settled(&renewal.id).await;
             let Some(lease) = book.lease(&renewal.name, &renewal.id, self.now()) else {
@@ -197,6 +200,7 @@ impl Store {
     }
 
     pub(super) async fn release(self: Arc<Self>, release: Release) -> Result<Released> {
+        refuse_note("postgres+advisory", release.note.as_ref())?;
         let (released, lease) = self.settled(&release.id).await.release(&release, self.now());
         let Some(lease) = lease else {
             // A claim that no longer waits is out of the server's queue when this is answered.

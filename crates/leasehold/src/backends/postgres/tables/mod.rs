@@ -48,7 +48,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::state;
 
-const INFO: Info = Info::new("postgres");
+const INFO: Info = Info { notes: false, ..Info::new("postgres") };
 
 /// How many names one part of a sweep looks at: those with something that has ended stay locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;

@@ -62,7 +62,14 @@ pub use client::semaphore::Semaphore;
 pub use coordination::election::{Election, Leader, Term};
 pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
 #[cfg(feature = "schedule")]
-pub use coordination::schedule::{calendar::Schedule, tick::Tick};
+pub use coordination::schedule::{
+    LockingHint, Missed, Schedule, TickPolicy,
+    job::{ScheduledJob, Ticks},
+    once::{Begun, Once, Ran},
+    record::{TickEnd, TickRecord, TickResult, TickRun},
+    take::TickGuard,
+    tick::Tick,
+};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;

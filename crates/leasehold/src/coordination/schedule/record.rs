@@ -62,6 +62,8 @@ pub struct TickRecord {
     pub dropped: Option<Tick>,
     /// The last runs, in the order in which they began.
     pub runs: Vec<TickRun>,
+    /// Whether the last run goes on at this moment: it has not ended, and its node holds the lock.
+    pub is_running: bool,
 }
 
 /// What the record says about a tick.
@@ -76,6 +78,12 @@ pub(super) enum Standing<'a> {
 }
 
 impl TickRecord {
+    /// The record after this tick of a schedule.
+    pub(super) fn done(tick: Tick, schedule: &Schedule) -> Self {
+        let schedule = Some((schedule.expression().into(), schedule.zone().into()));
+        TickRecord { schedule, dropped: Some(tick), ..TickRecord::default() }
+    }
+
     /// Reads a note.
     pub(super) fn parse(note: Option<&str>) -> Result<Self> {
         let Some(text) = note.filter(|text| !text.is_empty()) else { return Ok(TickRecord::default()) };
@@ -225,6 +233,7 @@ impl From<Text<'_>> for TickRecord {
             schedule: text.cron.zip(text.zone),
             dropped: text.dropped,
             runs: text.runs.into_iter().map(run).collect(),
+            is_running: false,
         }
     }
 }

@@ -22,6 +22,9 @@ use serde::{Deserialize, Serialize};
 pub struct Tick(u64);
 
 impl Tick {
+    /// Later than every tick of a schedule.
+    pub(crate) const MAX: Tick = Tick(u64::MAX);
+
     /// The number: milliseconds since 1970 for a due time.
     pub fn as_u64(self) -> u64 {
         self.0

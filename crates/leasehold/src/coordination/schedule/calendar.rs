@@ -235,3 +235,159 @@ impl fmt::Debug for Schedule {
         f.debug_struct("Schedule").field("expression", &self.text).field("zone", &self.zone).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A time such as `2026-03-29T01:30:00+01:00` as a tick.
+    fn at(text: &str) -> Tick {
+        let time: Timestamp = text.parse().unwrap();
+        u64::try_from(time.as_millisecond()).unwrap().into()
+    }
+
+    /// The next ticks after a time, as people in that zone read them.
+    fn ticks(expression: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
+        let schedule = Schedule::cron(expression).unwrap().in_zone(zone).unwrap();
+        let mut from = at(after);
+        let next = || {
+            from = schedule.next_after(from)?;
+            Some(schedule.show(from))
+        };
+        std::iter::from_fn(next).take(count).collect()
+    }
+
+    #[test]
+    fn expressions_are_read_as_in_cron_with_seconds_if_given() {
+        for (expression, next) in [
+            ("* * * * *", "2026-11-19T21:43:00+00:00"),
+            ("*/10 * * * * *", "2026-11-19T21:42:40+00:00"),
+            ("0 2 * * *", "2026-11-20T02:00:00+00:00"),
+            ("0 0 * * MON", "2026-11-23T00:00:00+00:00"),
+            ("0 0 L * *", "2026-11-30T00:00:00+00:00"),
+            ("0 0 15W * *", "2026-12-15T00:00:00+00:00"),
+            ("0 0 * * TUE#1", "2026-12-01T00:00:00+00:00"),
+            // Either day is enough; with a plus, both have to fit.
+            ("0 0 1 * FRI", "2026-11-20T00:00:00+00:00"),
+            ("0 0 1 * +FRI", "2027-01-01T00:00:00+00:00"),
+            ("0 0 29 2 *", "2028-02-29T00:00:00+00:00"),
+            ("@hourly", "2026-11-19T22:00:00+00:00"),
+            ("@every 90s", "2026-11-19T21:43:30+00:00"),
+            ("@every 250ms", "2026-11-19T21:42:30.250+00:00"),
+            (" @every 2 h ", "2026-11-19T22:00:00+00:00"),
+        ] {
+            assert_eq!(ticks(expression, "UTC", "2026-11-19T21:42:30Z", 1), [next], "{expression}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_schedule_is_refused() {
+        for expression in [
+            "", "* * * *", "61 * * * *", "* * * * * * 2030", "0 0 30 2 *", "@reboot", "@every", "@every 5",
+            "@every 1ms", "@every 400d", "@every 99999999999999999999d", "@every -5s", "nightly",
+            &"0,".repeat(100),
+        ] {
+            let error = Schedule::cron(expression).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidArgument, "{expression}");
+        }
+        let zone = Schedule::cron("* * * * *").unwrap().in_zone("Europe/Atlantis").unwrap_err();
+        assert!(zone.message().contains("there is no such time zone"), "{zone}");
+    }
+
+    #[test]
+    fn an_hour_that_is_skipped_is_made_up_for_when_it_is_over() {
+        // In Berlin 02:00 to 03:00 does not exist on 29 March 2026.
+        assert_eq!(
+            ticks("30 2 * * *", "Europe/Berlin", "2026-03-28T00:00:00Z", 3),
+            ["2026-03-28T02:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-30T02:30:00+02:00"]
+        );
+        // What goes on all the time just goes on.
+        assert_eq!(
+            ticks("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:15:00Z", 3),
+            ["2026-03-29T01:30:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T03:30:00+02:00"]
+        );
+    }
+
+    #[test]
+    fn in_an_hour_that_comes_twice_a_fixed_time_is_due_once() {
+        // In Berlin 02:00 to 03:00 comes twice on 25 October 2026.
+        assert_eq!(
+            ticks("30 2 * * *", "Europe/Berlin", "2026-10-24T22:00:00Z", 2),
+            ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
+        );
+        assert_eq!(
+            ticks("*/30 * * * *", "Europe/Berlin", "2026-10-24T23:45:00Z", 5),
+            [
+                "2026-10-25T02:00:00+02:00",
+                "2026-10-25T02:30:00+02:00",
+                "2026-10-25T02:00:00+01:00",
+                "2026-10-25T02:30:00+01:00",
+                "2026-10-25T03:00:00+01:00"
+            ]
+        );
+    }
+
+    /// Expressions and zones of all sorts; zones with half hours, and with changes at midnight.
+    fn schedule() -> impl Strategy<Value = Schedule> {
+        let field = |least: u32, most: u32| {
+            prop_oneof![
+                3 => Just("*".to_owned()),
+                3 => (least..=most).prop_map(|number| number.to_string()),
+                1 => (2..=most / 2).prop_map(|step| format!("*/{step}")),
+                1 => (least..=most, least..=most).prop_map(|(a, b)| format!("{}-{}", a.min(b), a.max(b))),
+                1 => (least..=most, least..=most).prop_map(|(a, b)| format!("{a},{b}")),
+            ]
+        };
+        let zone = prop_oneof![
+            Just("UTC"), Just("Europe/Berlin"), Just("America/New_York"), Just("Australia/Lord_Howe"),
+            Just("America/Santiago"), Just("Asia/Kathmandu"), Just("Africa/Cairo"),
+        ];
+        let cron = (field(0, 59), field(0, 59), field(0, 23), field(1, 28), field(1, 12), field(0, 6), zone).prop_map(
+            |(second, minute, hour, day, month, weekday, zone)| {
+                let text = format!("{second} {minute} {hour} {day} {month} {weekday}");
+                Schedule::cron(text).unwrap().in_zone(zone).unwrap()
+            },
+        );
+        let every = (10u64..100_000_000).prop_map(|ms| Schedule::every(Duration::from_millis(ms)).unwrap());
+        prop_oneof![4 => cron, 1 => every]
+    }
+
+    /// Any time of 2025 to 2027, often within the days of a change of clocks.
+    fn time() -> impl Strategy<Value = u64> {
+        let change = prop_oneof![
+            Just("2026-03-29T01:00:00Z"), Just("2026-10-25T01:00:00Z"), Just("2026-03-08T07:00:00Z"),
+            Just("2026-11-01T06:00:00Z"), Just("2026-04-04T15:00:00Z"), Just("2026-10-03T15:30:00Z"),
+        ];
+        let near = (change, 0u64..36_000_000).prop_map(|(change, off)| at(change).as_u64() - 18_000_000 + off);
+        prop_oneof![1_735_689_600_000u64..1_830_297_600_000, near]
+    }
+
+    proptest! {
+        #[test]
+        fn ticks_rise_and_none_is_passed_over(schedule in schedule(), after in time(), part in 0.0..1.0f64) {
+            let next = schedule.next_after(after).unwrap();
+            prop_assert!(next > after.into());
+            // From any time in between the same tick comes next.
+            let between = after + ((next.as_u64() - 1 - after) as f64 * part) as u64;
+            prop_assert_eq!(schedule.next_after(between), Some(next));
+            prop_assert!(schedule.next_after(next).unwrap() > next);
+        }
+
+        #[test]
+        fn the_last_tick_within_a_span_is_that_of_all_of_them(
+            schedule in schedule(), after in time(), span in 0u64..4_000_000,
+        ) {
+            let until = Tick::from(after + span);
+            let all = std::iter::successors(schedule.next_after(after), |tick| schedule.next_after(*tick));
+            let last = all.take_while(|tick| *tick <= until).last();
+            prop_assert_eq!(schedule.last_within(after.into(), until), last);
+        }
+
+        #[test]
+        fn any_text_is_a_schedule_or_an_error(text in ".{0,40}") {
+            let _ = Schedule::cron(text);
+        }
+    }
+}

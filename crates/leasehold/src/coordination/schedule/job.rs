@@ -214,7 +214,7 @@ impl Ticks {
     /// record of ticks, and `Aborted` after [`close`](Locks::close). All else is logged, and tried again.
     pub async fn next(&mut self) -> Result<TickGuard> {
         loop {
-            self.sleep().await;
+            self.sleep().await?;
             let since = *self.since.get_or_insert(self.read);
             let taken = match &mut self.place {
                 Place::Node(record, turn) => {
@@ -270,8 +270,11 @@ impl Ticks {
     }
 
     /// Sleeps until it is time to look, by the wall clock.
-    async fn sleep(&mut self) {
+    async fn sleep(&mut self) -> Result<()> {
         loop {
+            if let Place::Store(taker) = &self.place {
+                taker.lock.client().check_open()?;
+            }
             let now = now(&*self.clock);
             if ahead(now, NAP) < self.read {
                 // It was set back: what comes next follows from the record and the new time.
@@ -280,7 +283,7 @@ impl Ticks {
             self.read = now;
             let left = Duration::from_millis(self.wake.as_u64().saturating_sub(now.as_u64()));
             if left.is_zero() {
-                return;
+                return Ok(());
             }
             tokio::time::sleep(left.min(NAP)).await;
         }

@@ -216,9 +216,8 @@ mod tests {
             let missed = [Missed::RunOnce, Missed::Skip, Missed::RunAll][usize::from(missed)];
             let mut plan = plan(missed, TickPolicy::AtMostOnce);
             plan.jitter = Duration::from_millis(jitter);
-            let since = at(0, 1);
-            let mut record = TickRecord::default();
-            let mut now = since;
+            let (since, mut now) = (at(0, 0), at(0, 1));
+            let mut record = after(&plan, since);
             let mut ran = Vec::new();
             for late in lates {
                 now = plan.next(&record, now).unwrap();

@@ -5,7 +5,7 @@
 
 mod args;
 mod http;
-mod pause;
+pub(crate) mod pause;
 
 use std::cell::RefCell;
 use std::process::ExitCode;

@@ -44,12 +44,12 @@ impl Hold {
         self.guards().iter().find_map(|guard| guard.lost().now())
     }
 
-    /// Releases the leases. A tick is recorded as ended with this result.
-    pub(crate) async fn release(self, result: TickResult) -> Result<GuardState> {
-        match self {
-            Hold::Names(guard) => guard.release().await,
-            Hold::Tick(tick) if tick.check().is_err() => Ok(GuardState::Lost),
-            Hold::Tick(tick) => tick.finish(result).await,
+    /// Releases the leases. A tick is recorded as ended with this result, or left open if there is none.
+    pub(crate) async fn release(self, result: Option<TickResult>) -> Result<GuardState> {
+        match (self, result) {
+            (Hold::Names(guard), _) => guard.release().await,
+            (Hold::Tick(tick), Some(result)) if tick.check().is_ok() => tick.finish(result).await,
+            (Hold::Tick(tick), _) => tick.leave_open().await,
         }
     }
 }

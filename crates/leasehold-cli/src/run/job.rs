@@ -77,7 +77,7 @@ impl Job<'_> {
         let ended = match outcome {
             Ok(ended) => ended,
             Err(failure) => {
-                let _ = tokio::time::timeout(PARTING, hold.release(not_run())).await;
+                let _ = tokio::time::timeout(PARTING, hold.release(None)).await;
                 return Err(failure);
             }
         };
@@ -143,6 +143,11 @@ impl Over {
         }
     }
 
+    /// Whether the command ended by itself, and well.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.ended.status.exit_status() == Some(0)
+    }
+
     /// How the command ended, for people.
     pub(crate) fn how(&self) -> String {
         match (self.ended.status.exit_status(), self.ended.status.terminating_signal()) {
@@ -153,18 +158,15 @@ impl Over {
     }
 }
 
-/// How a command ended, for the record of its tick.
-fn result(ended: &Ended) -> TickResult {
+/// How a command ended, for the record of its tick. `None` if it was stopped together with leasehold: then it is as if
+/// this node had died.
+fn result(ended: &Ended) -> Option<TickResult> {
     match (ended.status.exit_status(), ended.status.terminating_signal()) {
-        (Some(0), _) => TickResult::Done,
-        (Some(code), _) => TickResult::Failed(format!("exit {code}").into()),
-        (None, signal) => TickResult::Failed(format!("signal {}", signal.unwrap_or_default()).into()),
+        (Some(0), _) => Some(TickResult::Done),
+        _ if ended.asked.is_some() => None,
+        (Some(code), _) => Some(TickResult::Failed(format!("exit {code}").into())),
+        (None, signal) => Some(TickResult::Failed(format!("signal {}", signal.unwrap_or_default()).into())),
     }
-}
-
-/// The command could not be started.
-fn not_run() -> TickResult {
-    TickResult::Failed("not started".into())
 }
 
 /// What the command learns about its locks.

@@ -185,6 +185,21 @@ impl TickGuard {
         }
     }
 
+    /// Releases the lock and leaves the tick open, as if this node had died: its job was not started, or was stopped. With
+    /// [`TickPolicy::AtLeastOnce`] another node runs it again at once.
+    ///
+    /// # Cancel safety
+    /// If dropped, the lock is released in the background.
+    ///
+    /// # Errors
+    /// Faults of the store. The lock is then free when its ttl passes.
+    pub async fn leave_open(self) -> Result<GuardState> {
+        match self.keeps {
+            Keeps::Node(_) => Ok(GuardState::Released),
+            Keeps::Lease(guard) => guard.release().await,
+        }
+    }
+
     /// Records the end of the job, and releases the lock. If the store does not answer, it tries again for as long as
     /// the lease lasts.
     ///

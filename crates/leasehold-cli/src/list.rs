@@ -167,5 +167,8 @@ fn describe(name: &view::Name, store: &str) -> String {
     if !name.held && name.last_fence != leasehold::Fence::UNFENCED {
         let _ = writeln!(out, "  last fence {}", name.last_fence);
     }
+    if let Some(note) = &name.note {
+        let _ = writeln!(out, "  note of fence {}: {}", note.fence, table::plain(&note.text));
+    }
     out
 }

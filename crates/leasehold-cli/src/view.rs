@@ -13,6 +13,8 @@ pub(crate) struct Name {
     pub(crate) held: bool,
     pub(crate) last_fence: Fence,
     pub(crate) version: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) note: Option<Note>,
     pub(crate) holders: Vec<Holder>,
     pub(crate) holder_count: u64,
     pub(crate) waiters: Vec<Waiter>,
@@ -34,6 +36,14 @@ pub(crate) struct Holder {
     pub(crate) revoked: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) metadata: Option<String>,
+}
+
+/// What a holder left at the name.
+#[derive(Debug, Serialize)]
+pub(crate) struct Note {
+    pub(crate) text: String,
+    /// Of the lease that wrote it.
+    pub(crate) fence: Fence,
 }
 
 #[derive(Debug, Serialize)]
@@ -63,6 +73,10 @@ impl From<&NameInfo> for Name {
             held: !info.holders.is_empty(),
             last_fence: info.last_fence,
             version: info.version,
+            note: info.note.as_ref().filter(|note| !note.text.is_empty()).map(|note| Note {
+                text: note.text.to_string(),
+                fence: note.fence,
+            }),
             holders: info.holders.iter().map(Holder::from).collect(),
             holder_count: info.holder_count,
             waiters: info.waiters.iter().map(Waiter::from).collect(),

@@ -28,6 +28,7 @@ pub(crate) async fn capabilities(State(app): State<Arc<App>>) -> Response<Body> 
         find_by_id: info.find_by_id,
         revoke: info.revoke,
         detects_loss: info.detects_loss,
+        notes: info.notes,
         min_validity_percent: info.min_validity_percent,
         max_ttl_ms: floor_ms(app.max_ttl()),
         max_wait_ms: wire::MAX_WAIT_MS,

@@ -40,6 +40,7 @@ async fn release_one(app: &App, mut request: Request<Body>, operation: &mut Oper
         None => None,
     };
     release.nonce = body.attempt;
+    release.note = wire::note_of(body.note, body.note_revision)?;
     app.metrics.releasing(&name);
     let sent = Instant::now();
     let answer = app.ask("release", app.backend.release(&release)).await;

@@ -88,6 +88,7 @@ fn renewal(app: &App, name: Name, body: wire::Renew, operation: &mut Operation) 
     renewal.fence = body.fencing_token.map(Fence::new);
     renewal.shorten = body.shorten;
     renewal.raise_fence = body.raise_fencing_token.map(Fence::new);
+    renewal.note = wire::note_of(body.note, body.note_revision)?;
     renewal.mode = match (body.mode, body.limit) {
         (Some(mode), limit) => Some(wire::mode_of(mode, limit)?),
         (None, Some(_)) => return Err(Refusal::bad("limit goes with mode permit only")),

@@ -131,6 +131,11 @@ fn shown(app: &App, info: &NameInfo) -> wire::Lock {
         lease_expiry_ms: first.and_then(|holder| holder.grant.expires_at_ms),
         version: info.version,
         last_fencing_token: info.last_fence.get(),
+        note: info.note.as_ref().map(|note| wire::Note {
+            text: note.text.to_string(),
+            fencing_token: note.fence.get(),
+            revision: note.revision,
+        }),
         holders: info.holders.iter().map(|one| holder(app, one)).collect(),
         holder_count: info.holder_count,
         waiters: info.waiters.iter().map(|one| waiter(app, one)).collect(),

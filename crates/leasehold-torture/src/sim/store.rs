@@ -220,7 +220,7 @@ fn apply(state: &mut State, now: Now, op: Op<'_>, wake: &mut Vec<LeaseId>) -> Re
 fn restarted(state: &State) -> State {
     let ids: std::collections::BTreeSet<_> = state.ids().collect();
     let rows = ids.into_iter().filter_map(|id| Some((id, state.row(&id)?)));
-    State::from_rows(state.last_fence(), state.version(), rows)
+    State::from_rows(state.last_fence(), state.version(), rows).with_note(state.note().cloned())
 }
 
 /// The time by the store's clocks.

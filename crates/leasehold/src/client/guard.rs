@@ -394,14 +394,17 @@ impl Guard {
         };
         let revision = note.revision;
         let (_, held_for) = self.end();
-        // Not `held`: after an unanswered try, a lease that is gone may be released, with the note, or have expired.
-        let mut job = ReleaseJob { held: false, ..self.release_job() };
+        let mut job = self.release_job();
         job.release.note = Some(note);
-        let answer = job.send(&*self.client.backend, self.clock()).await;
+        // Not held: after a try without an answer, a lease that is gone was released, with the note, or has expired.
+        job.held = false;
+        let tries = AtomicU64::new(0);
+        let answer = job.send_counted(&*self.client.backend, self.clock(), &tries).await;
         self.done = true;
         telemetry::released(&job.release.name, &answer, Some(held_for));
         match answer? {
             Released::Done => Ok(GuardState::Released),
+            Released::Gone(_) if tries.into_inner() <= 1 => Ok(GuardState::Lost),
             Released::Gone(_) => {
                 let wrote = |note: Note| note.fence == self.cell.fence && note.revision == revision;
                 let released = self.stored_note().await?.is_some_and(wrote);

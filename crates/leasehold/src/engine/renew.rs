@@ -190,8 +190,22 @@ impl ReleaseJob {
 
     /// Sends the release, and again while the store does not answer.
     pub(crate) async fn send(&self, backend: &dyn Backend, clock: &dyn Clock) -> Result<Released> {
+        self.send_counted(backend, clock, &AtomicU64::new(0)).await
+    }
+
+    /// As `send`; also counts how often it was sent.
+    pub(crate) async fn send_counted(
+        &self,
+        backend: &dyn Backend,
+        clock: &dyn Clock,
+        tries: &AtomicU64,
+    ) -> Result<Released> {
         let times = Times { call: self.request_timeout, total: self.release_timeout };
-        give_back::release(&self.release, self.held, times, clock, || backend.release(&self.release)).await
+        let call = || {
+            tries.fetch_add(1, Ordering::Relaxed);
+            backend.release(&self.release)
+        };
+        give_back::release(&self.release, self.held, times, clock, call).await
     }
 }
 

@@ -218,6 +218,9 @@ pub struct Lock {
     pub version: u64,
     /// The fence of the latest grant.
     pub last_fencing_token: u64,
+    /// The note that a holder left, also if it was cleared. None if nobody left one, or if the store keeps none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<Note>,
     /// The holders, oldest grant first; at most a hundred. A lookup always shows the lease it asks for.
     pub holders: Vec<Holder>,
     /// How many leases hold it. An answer of an older server may lack it.
@@ -256,9 +259,21 @@ pub struct Found {
     pub lock: Option<Lock>,
 }
 
+/// The note of a name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"text": "done: 2026-11-19", "fencing_token": 459475822995008_u64, "revision": 1})))]
+pub struct Note {
+    /// What the holder wrote. Empty: the note was cleared.
+    pub text: String,
+    /// The fence of the lease that wrote it.
+    pub fencing_token: u64,
+    /// Orders the notes that this lease wrote.
+    pub revision: u64,
+}
+
 /// What a server and its store can do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"server": "leasehold", "version": "0.1.0", "store": "sqlite", "time": "store", "fenced": true, "fifo": true, "shared": true, "max_permits": 4294967295_u32, "downgrade": true, "find_by_id": true, "revoke": true, "detects_loss": true, "min_validity_percent": 0, "max_ttl_ms": 600000, "max_wait_ms": 50000})))]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(example = json!({"server": "leasehold", "version": "0.1.0", "store": "sqlite", "time": "store", "fenced": true, "fifo": true, "shared": true, "max_permits": 4294967295_u32, "downgrade": true, "find_by_id": true, "revoke": true, "detects_loss": true, "notes": true, "min_validity_percent": 0, "max_ttl_ms": 600000, "max_wait_ms": 50000})))]
 pub struct Capabilities {
     /// Always `leasehold`.
     pub server: String,
@@ -284,6 +299,10 @@ pub struct Capabilities {
     pub revoke: bool,
     /// Whether a client can notice a loss.
     pub detects_loss: bool,
+    /// Whether names keep notes.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = true))]
+    pub notes: bool,
     /// The share of its ttl, in percent, that a grant must still have left to be usable.
     pub min_validity_percent: u8,
     /// The longest ttl.

@@ -14,13 +14,13 @@ use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::backend::{Gone, Mode};
+use crate::backend::{Gone, Mode, NewNote};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 
 pub use answers::{
-    Acquired, Busy, Capabilities, Findings, Found, Holder, LeaseGone, Listed, Lock, Problem, Released,
-    Renewed, Revoked, Swept, Waiter,
+    Acquired, Busy, Capabilities, Findings, Found, Holder, LeaseGone, Listed, Lock, Note, Problem,
+    Released, Renewed, Revoked, Swept, Waiter,
 };
 pub use requests::{Acquire, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
 
@@ -74,6 +74,18 @@ pub fn mode_of(mode: ModeName, limit: Option<u32>) -> Result<Mode> {
         (ModeName::Permit, Some(limit)) if limit > 0 => Ok(Mode::Permit { limit }),
         (ModeName::Permit, _) => Err(Error::invalid("mode permit needs a limit of at least 1")),
         (_, Some(_)) => Err(Error::invalid("limit goes with mode permit only")),
+    }
+}
+
+/// Joins the two fields of a note.
+///
+/// # Errors
+/// `InvalidArgument` for a note that is too long or contains a NUL character, and for a revision without a note.
+pub fn note_of(note: Option<String>, revision: Option<u64>) -> Result<Option<NewNote>> {
+    match (note, revision) {
+        (Some(text), revision) => NewNote::new(text, revision.unwrap_or(0)).map(Some),
+        (None, None) => Ok(None),
+        (None, Some(_)) => Err(Error::invalid("note_revision goes with note only")),
     }
 }
 

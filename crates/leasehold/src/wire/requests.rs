@@ -120,6 +120,13 @@ pub struct Renew {
     /// A quorum needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raise_fencing_token: Option<u64>,
+    /// Write this as the note of the name: at most 1024 bytes, without NUL characters. Empty: clear the note.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// With `note`: orders the notes of one lease. A lower one than that of the stored note writes nothing; the default
+    /// 0 replaces other notes with 0 only. Another lease's note is ordered by its fence alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note_revision: Option<u64>,
 }
 
 /// `POST /v1/renew`: a batch. The answers come in the same order.
@@ -155,6 +162,12 @@ pub struct Release {
     /// Act only if this is still the latest attempt with that id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<u64>,
+    /// If this ends a lease, write this as the note of the name, as in a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+    /// With `note`: as in a renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note_revision: Option<u64>,
 }
 
 /// `POST /v1/locks/{name}/revoke`

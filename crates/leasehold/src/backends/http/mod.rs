@@ -22,7 +22,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, Page, Query, Release, Released, Renewal,
+    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, NewNote, Page, Query, Release, Released, Renewal,
     Renewed, Revoked, Swept, TimeAuthority, Wake, check_page_limit,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -41,7 +41,6 @@ pub(crate) const INFO: Info = {
     info.namespaced = false;
     info.keeps_places = true;
     info.shows_ids = false;
-    info.notes = false;
     info
 };
 
@@ -91,6 +90,7 @@ impl Http {
         (info.fenced, info.fifo, info.shared) = (able.fenced, able.fifo, able.shared);
         (info.max_permits, info.downgrade) = (able.max_permits, able.downgrade);
         (info.find_by_id, info.revoke, info.detects_loss) = (able.find_by_id, able.revoke, able.detects_loss);
+        info.notes = able.notes;
         info.max_ttl = Duration::from_millis(able.max_ttl_ms);
         info.min_validity_percent = able.min_validity_percent;
         Ok(Http { polls: Polls::new(), pulse: std::sync::Arc::default(), pool, info })
@@ -135,7 +135,8 @@ fn number(nonce: u64) -> Option<u64> {
     Some(nonce).filter(|nonce| *nonce != 0)
 }
 
-fn renewal(lease: &Renewal) -> Result<wire::Renew> {
+fn renewal(lease: &Renewal, info: &Info) -> Result<wire::Renew> {
+    let (note, note_revision) = note(lease.note.as_ref(), info)?;
     let mode = lease.mode.map(mode_fields);
     Ok(wire::Renew {
         lock_name: Some(plain(&lease.name)?.to_owned()),
@@ -147,7 +148,16 @@ fn renewal(lease: &Renewal) -> Result<wire::Renew> {
         mode: mode.map(|(mode, _)| mode),
         limit: mode.and_then(|(_, limit)| limit),
         raise_fencing_token: lease.raise_fence.map(|fence| fence.get()),
+        note,
+        note_revision,
     })
+}
+
+/// The fields of a note, for a server that keeps notes: an older one would refuse the whole batch.
+fn note(note: Option<&NewNote>, info: &Info) -> Result<(Option<String>, Option<u64>)> {
+    let Some(note) = note else { return Ok((None, None)) };
+    info.require_notes()?;
+    Ok((Some(note.text.to_string()), Some(note.revision)))
 }
 
 impl Http {
@@ -199,7 +209,7 @@ impl Backend for Http {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
-        let bodies: Vec<Result<wire::Renew>> = leases.iter().map(renewal).collect();
+        let bodies: Vec<Result<wire::Renew>> = leases.iter().map(|lease| renewal(lease, &self.info)).collect();
         let good: Vec<wire::Renew> = bodies.iter().filter_map(|body| body.as_ref().ok().cloned()).collect();
         let mut answers = Vec::with_capacity(good.len());
         let mut rest = good.as_slice();
@@ -219,6 +229,7 @@ impl Backend for Http {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
+        let (note, note_revision) = note(lease.note.as_ref(), &self.info)?;
         // A long poll that is still pending must not bring a grant any more.
         let polled = self.polls.ttl_of_pending(&lease.id);
         self.polls.answered(&lease.id);
@@ -228,6 +239,8 @@ impl Backend for Http {
             fencing_token: lease.fence.map(|fence| fence.get()),
             unanswered: lease.unanswered.max(polled).map(ceil_ms),
             attempt: lease.nonce.and_then(number),
+            note,
+            note_revision,
         };
         reading::released(self.pool.post(&path(&lease.name, "/release")?, &body).await?)
     }

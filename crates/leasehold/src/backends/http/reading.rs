@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::backend::{
-    Attempt, Busy, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, Revoked, WaiterInfo,
+    Attempt, Busy, Gone, Grant, HolderInfo, Mode, NameInfo, Note, Released, Renewed, Revoked, WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -177,7 +177,7 @@ pub(super) fn name_info(lock: wire::Lock) -> Result<NameInfo> {
         name: Name::new(&lock.lock_name)?,
         version: lock.version,
         last_fence: Fence::new(lock.last_fencing_token),
-        note: None,
+        note: lock.note.map(|note| Note::new(note.text, Fence::new(note.fencing_token), note.revision)),
         // A server that does not send the count shows all holders.
         holder_count: lock.holder_count.max(lock.holders.len() as u64),
         holders: lock.holders.into_iter().map(holder).collect::<Result<_>>()?,

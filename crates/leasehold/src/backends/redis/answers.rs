@@ -8,7 +8,7 @@ use redis::Value;
 use super::calls::micros;
 use super::fault;
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, Revoked, Swept,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Note, Released, Renewed, Revoked, Swept,
     WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
@@ -218,6 +218,17 @@ impl<'a> Row<'a> {
     }
 }
 
+/// The stored form of a note: a letter, fence and revision as doubles, and the text.
+fn read_note(row: &[u8]) -> Result<Option<Note>> {
+    if row.is_empty() {
+        return Ok(None);
+    }
+    let mut row = Row::new(row, b'N')?;
+    let (fence, revision) = (Fence::new(row.number()?), row.number()?);
+    let text = std::str::from_utf8(row.0).map_err(|_| fault::strange())?;
+    Ok(Some(Note::new(text, fence, revision)))
+}
+
 /// What an inspection saw of a name.
 pub(super) struct Seen {
     pub(super) info: NameInfo,
@@ -266,7 +277,9 @@ pub(super) fn inspected(value: Value, name: &Name) -> Result<Seen> {
         info.waiters.push(WaiterInfo { id, owner: row.label()?.0, mode, waited });
     }
     info.queue_length = answer.count()?;
-    Ok(Seen { info, known: answer.count()? == 1, time: now })
+    let known = answer.count()? == 1;
+    info.note = read_note(&answer.bytes()?)?;
+    Ok(Seen { info, known, time: now })
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::keys;
 use super::scripts::{self, Call};
-use crate::backend::{Claim, Mode, Release, Renewal};
+use crate::backend::{Claim, Mode, NewNote, Release, Renewal};
 use crate::fence::Fence;
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -127,20 +127,25 @@ impl Packed {
 }
 
 pub(super) fn renew(renewal: &Renewal, finds: bool) -> Call {
-    Call {
-        script: &scripts::RENEW,
-        key: keys::of(&renewal.name),
-        finder: finds.then_some(renewal.id),
-        args: vec![
-            renewal.id.expose().into(),
-            number(micros(renewal.ttl)),
-            option(renewal.fence, |fence| number(fence.get())),
-            owner(renewal.owner.as_ref()),
-            option(renewal.shorten, number),
-            option(renewal.mode, mode),
-            option(renewal.raise_fence, |fence| number(fence.get())),
-        ],
-    }
+    let mut args = vec![
+        renewal.id.expose().into(),
+        number(micros(renewal.ttl)),
+        option(renewal.fence, |fence| number(fence.get())),
+        owner(renewal.owner.as_ref()),
+        option(renewal.shorten, number),
+        option(renewal.mode, mode),
+        option(renewal.raise_fence, |fence| number(fence.get())),
+    ];
+    args.extend(renewal.note.as_ref().map(note));
+    let (key, finder) = (keys::of(&renewal.name), finds.then_some(renewal.id));
+    Call { script: &scripts::RENEW, key, finder, args }
+}
+
+/// The revision, and then the text.
+fn note(note: &NewNote) -> Vec<u8> {
+    let mut packed = Packed::with(note.revision).0;
+    packed.extend_from_slice(note.text.as_bytes());
+    packed
 }
 
 pub(super) fn release(release: &Release, finds: bool) -> Call {
@@ -154,10 +159,12 @@ pub(super) fn release(release: &Release, finds: bool) -> Call {
 
 fn release_args(release: &Release) -> Vec<Vec<u8>> {
     let mut args = vec![release.id.expose().into(), option(release.fence, |fence| number(fence.get()))];
-    if release.owner.is_some() || release.unanswered.is_some() || release.nonce.is_some() {
+    let more = release.owner.is_some() || release.unanswered.is_some() || release.nonce.is_some();
+    if more || release.note.is_some() {
         args.push(owner(release.owner.as_ref()));
         args.push(option(release.unanswered, |ttl| number(micros(ttl))));
         args.push(option(release.nonce, number));
+        args.extend(release.note.as_ref().map(note));
     }
     args
 }

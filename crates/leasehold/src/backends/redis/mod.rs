@@ -62,7 +62,6 @@ use crate::name::Name;
 /// What a store of this scheme is and can do.
 pub(crate) const fn info(scheme: &'static str, cluster: bool) -> Info {
     let mut info = Info::new(scheme);
-    info.notes = false;
     // An id and its name may be on different nodes.
     info.find_by_id = !cluster;
     info

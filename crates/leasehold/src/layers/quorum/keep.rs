@@ -7,7 +7,7 @@ use futures_util::stream::StreamExt as _;
 use super::fan::{Enough, Fan};
 use super::{Nodes, most_common, no_answer};
 use crate::backend::{Gone, Grant, Release, Released, Renewal, Renewed};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A renewal count that no lease has: a shortening that names it does nothing.
 const NEVER: u64 = u64::MAX;
@@ -164,7 +164,14 @@ impl Nodes {
         } else {
             fan.finish();
         }
-        if done >= majority || (done > 0 && done + gone.len() >= majority && done + unknown >= majority) {
+        let may_be_done = done > 0 && done + gone.len() >= majority && done + unknown >= majority;
+        if done < majority && may_be_done && lease.note.is_some() {
+            Err(Error::new(
+                ErrorKind::Unavailable,
+                "too few nodes of the quorum have released the lock and stored its note; whether a majority has is \
+                 unknown",
+            ))
+        } else if done >= majority || may_be_done {
             Ok(Released::Done)
         } else if gone.len() > all - majority {
             Ok(Released::Gone(why(gone.into_iter().map(|(_, why)| why))))
@@ -181,7 +188,7 @@ impl Nodes {
             return;
         }
         let (this, mut stray) = (Arc::clone(self), lease.clone());
-        stray.fence = None;
+        (stray.fence, stray.note) = (None, None);
         tokio::spawn(async move {
             for node in nodes {
                 this.release_on(node, stray.clone()).await;

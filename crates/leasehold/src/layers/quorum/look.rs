@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Nodes, SCAN_TIMEOUT};
-use crate::backend::{Backend, HolderInfo, NameInfo, Page, Query, check_page_limit};
+use crate::backend::{Backend, HolderInfo, NameInfo, Note, Page, Query, check_page_limit};
 use crate::error::{Error, Result};
 use crate::lease_id::LeaseId;
 use crate::name::Name;
@@ -139,6 +139,8 @@ impl Nodes {
         let surely = self.majority.saturating_sub(unknown).max(1);
         info.version = ranked(views.iter().map(|view| view.version), surely);
         info.last_fence = ranked(views.iter().map(|view| view.last_fence), surely);
+        // The latest of all: a note that was confirmed is on a majority, and so on some node that has answered.
+        info.note = views.iter().filter_map(|view| view.note.clone()).reduce(Note::later);
         let mut seen: Vec<Vec<&HolderInfo>> = Vec::new();
         for holder in views.iter().flat_map(|view| &view.holders) {
             match seen.iter_mut().find(|same| same[0].id == holder.id) {

@@ -8,7 +8,7 @@ use tokio_postgres::types::FromSql;
 use super::record::Record;
 use super::text;
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Released, Renewed, WaiterInfo,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, Note, Released, Renewed, WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -198,6 +198,13 @@ pub(super) fn reached(rows: &[Row]) -> Result<Option<String>> {
     }
 }
 
+/// A note, from columns in this order: text, fence, revision.
+fn note(row: &impl Answer, first: usize) -> Result<Option<Note>> {
+    let Some(text) = get::<Option<&str>>(row, first)? else { return Ok(None) };
+    let fence = Fence::new(number(row, first + 1)?);
+    Ok(Some(Note::new(text::read(text)?, fence, number(row, first + 2)?)))
+}
+
 /// The names that an inspection has seen.
 pub(super) fn seen(rows: &[Row]) -> Result<Vec<NameInfo>> {
     let mut items: Vec<NameInfo> = Vec::new();
@@ -207,7 +214,7 @@ pub(super) fn seen(rows: &[Row]) -> Result<Vec<NameInfo>> {
         if items.last().is_none_or(|item| item.name != name) {
             let version = number(row, 2)?;
             let last_fence = Fence::new(number(row, 3)?);
-            items.push(NameInfo { version, last_fence, ..NameInfo::unused(name) });
+            items.push(NameInfo { version, last_fence, note: note(row, 17)?, ..NameInfo::unused(name) });
         }
         let (Some(item), Some(waits)) = (items.last_mut(), get::<Option<bool>>(row, 4)?) else { continue };
         let id = LeaseId::parse(get(row, 5)?).map_err(|_| foreign())?;

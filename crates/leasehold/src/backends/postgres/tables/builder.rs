@@ -164,6 +164,7 @@ impl PostgresBuilder {
             return Err(Error::invalid("pool_size must be at least 1"));
         }
         let (mut bell, mut first, mut made) = (None, None, true);
+        let mut revision = schema::NOTES;
         let runtimes = Arc::new(PerRuntime::beside(&Handle::current()));
         if let Some(address) = &self.address {
             let link = Link::open(address, &runtimes).await?;
@@ -187,9 +188,9 @@ impl PostgresBuilder {
             }
             made = found.made;
             if self.sets_up {
-                schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
+                revision = schema::ensure(link.client(), &self.schema, found.exists, found.made).await?;
             } else if found.made {
-                schema::check(link.client(), &self.schema).await?;
+                revision = schema::check(link.client(), &self.schema).await?;
             }
             first = Some(link);
         } else if let Some(lend) = &self.lender {
@@ -201,13 +202,14 @@ impl PostgresBuilder {
                     "the tables do not exist, and are not created over connections of your own; run the setup script first",
                 ));
             }
-            schema::check(&client, &self.schema).await?;
+            revision = schema::check(&client, &self.schema).await?;
         }
+        let notes = revision >= schema::NOTES;
         let pool = match (self.lender, self.address) {
-            (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, self.pool_size, runtimes),
+            (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, notes, self.pool_size, runtimes),
             (None, Some(address)) => {
                 let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
-                let pool = Pool::new(source, &self.schema, self.pool_size, runtimes);
+                let pool = Pool::new(source, &self.schema, notes, self.pool_size, runtimes);
                 first.into_iter().for_each(|link| pool.keep(link));
                 pool
             }
@@ -216,6 +218,7 @@ impl PostgresBuilder {
         let inner = Inner {
             pool: Arc::new(pool),
             bell,
+            notes,
             schema: self.schema,
             clock: 0.into(),
             expired: 0.into(),

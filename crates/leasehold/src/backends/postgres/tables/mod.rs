@@ -48,7 +48,7 @@ use crate::fence::Fence;
 use crate::name::Name;
 use crate::state;
 
-const INFO: Info = Info { notes: false, ..Info::new("postgres") };
+const INFO: Info = Info::new("postgres");
 
 /// How many names one part of a sweep looks at: those with something that has ended stay locked until that part ends.
 const SWEPT_AT_ONCE: i32 = 500;
@@ -101,6 +101,8 @@ struct Inner {
     pool: Arc<Pool>,
     /// `None` where the server cannot send wake-ups: then the client polls.
     bell: Option<Wakes<Address>>,
+    /// Whether the functions know notes: not if an older client made them and this one may not replace them.
+    notes: bool,
     schema: String,
     clock: AtomicU64,
     /// Expired leases that verbs found and that no sweep has reported yet.
@@ -265,8 +267,12 @@ impl Postgres {
         let permits: Vec<_> =
             leases.iter().map(|lease| lease.mode.and_then(|mode| answers::words(mode).1)).collect();
         let raise: Vec<_> = leases.iter().map(|lease| lease.raise_fence.map(fence)).collect();
+        let notes: Vec<_> =
+            leases.iter().map(|lease| lease.note.as_ref().map(|note| text::write(&note.text))).collect();
+        let revisions: Vec<_> =
+            leases.iter().map(|lease| lease.note.as_ref().map(|note| saturated(note.revision))).collect();
         let waits = patience.map(|patience| i32::try_from(patience.as_millis()).unwrap_or(i32::MAX));
-        let params: [Param<'_>; 11] = [
+        let mut params: Vec<Param<'_>> = vec![
             (&names, Type::TEXT_ARRAY),
             (&ids, Type::TEXT_ARRAY),
             (&ttls, Type::INT8_ARRAY),
@@ -277,11 +283,23 @@ impl Postgres {
             (&permits, Type::INT8_ARRAY),
             (&raise, Type::INT8_ARRAY),
             (&SKIP_LOCKED, Type::INT4),
-            (&waits, Type::INT4),
         ];
-        let rows = match (&names[..], waits) {
-            ([name, ..], Some(_)) => self.call(Verb::RenewWaiting, Call::Renewal(name), &params).await?,
-            _ => self.call(Verb::Renew, Call::Renewals, &params[..10]).await?,
+        // Only where there are notes: a batch without one has no use for more parameters.
+        let writes = notes.iter().any(Option::is_some);
+        if writes {
+            params.push((&notes, Type::TEXT_ARRAY));
+            params.push((&revisions, Type::INT8_ARRAY));
+        }
+        let (renew, waiting) = match writes {
+            true => (Verb::RenewWithNotes, Verb::RenewWithNotesWaiting),
+            false => (Verb::Renew, Verb::RenewWaiting),
+        };
+        let rows = match (&names[..], &waits) {
+            ([name, ..], Some(waits)) => {
+                params.push((waits, Type::INT4));
+                self.call(waiting, Call::Renewal(name), &params).await?
+            }
+            _ => self.call(renew, Call::Renewals, &params).await?,
         };
         if rows.len() != leases.len() {
             return Err(too_few());
@@ -354,19 +372,32 @@ impl Postgres {
         Ok(rows)
     }
 
+    /// Where functions of an older client know no notes, the answers to a batch in which there is one.
+    fn refuse_notes(&self, leases: &[Renewal]) -> Option<Vec<Result<Renewed>>> {
+        let refused = self.info().require_notes().err()?;
+        leases.iter().any(|lease| lease.note.is_some()).then(|| for_each(leases, &refused))
+    }
+
     async fn send_release(&self, lease: &Release) -> Result<Released> {
         let name = text::write(lease.name.stored());
         let owner = lease.owner.as_deref().map(text::write);
         let (fence, nonce) = (lease.fence.map(fence), lease.nonce.map(u64::cast_signed));
-        let params: [Param<'_>; 6] = [
+        let note = lease.note.as_ref().map(|note| (text::write(&note.text), saturated(note.revision)));
+        let (id, unanswered) = (lease.id.expose(), lease.unanswered.map(micros));
+        let mut params: Vec<Param<'_>> = vec![
             (&name, Type::TEXT),
-            (&lease.id.expose(), Type::TEXT),
+            (&id, Type::TEXT),
             (&fence, Type::INT8),
             (&owner, Type::TEXT),
-            (&lease.unanswered.map(micros), Type::INT8),
+            (&unanswered, Type::INT8),
             (&nonce, Type::INT8),
         ];
-        let row = self.call_one(Verb::Release, Call::Release(&name), &params).await?;
+        let mut verb = Verb::Release;
+        if let Some((note, revision)) = &note {
+            verb = Verb::ReleaseWithNote;
+            params.extend([(note as _, Type::TEXT), (revision as _, Type::INT8)]);
+        }
+        let row = self.call_one(verb, Call::Release(&name), &params).await?;
         let record = answers::get(&row, 0)?;
         self.read_clock(&record, 1)?;
         self.count_expired(&record, 2)?;
@@ -420,7 +451,7 @@ fn too_few() -> Error {
 #[async_trait]
 impl Backend for Postgres {
     fn info(&self) -> Info {
-        Info { push: self.inner.bell.is_some(), ..INFO }
+        Info { push: self.inner.bell.is_some(), notes: self.inner.notes, ..INFO }
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt> {
@@ -449,6 +480,9 @@ impl Backend for Postgres {
         if leases.is_empty() {
             return Vec::new();
         }
+        if let Some(refused) = self.refuse_notes(leases) {
+            return refused;
+        }
         let mut answers = match self.renew_all(leases, None).await {
             Ok(answers) => answers,
             // How functions of revision 3 answer for a locked row.
@@ -472,6 +506,9 @@ impl Backend for Postgres {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
+        if lease.note.is_some() {
+            self.info().require_notes()?;
+        }
         let answer = self.send_release(lease).await;
         if let Some(bell) = &self.inner.bell
             && ends_wait(&answer)

@@ -200,12 +200,18 @@ struct InUse {
 }
 
 impl Pool {
-    /// Makes a pool; call it on the runtime where its connections are to live.
-    pub(super) fn new(source: Source, schema: &str, size: usize, runtimes: Arc<PerRuntime>) -> Self {
+    /// Makes a pool; call it on the runtime where its connections are to live. `notes`: the functions know notes.
+    pub(super) fn new(
+        source: Source,
+        schema: &str,
+        notes: bool,
+        size: usize,
+        runtimes: Arc<PerRuntime>,
+    ) -> Self {
         let ours = matches!(source, Source::Own { direct: true, .. });
         Pool {
             source,
-            statements: Statements::new(schema, ours),
+            statements: Statements::new(schema, ours, notes),
             lanes: Lanes::new(size),
             idle: Mutex::default(),
             home: Handle::current(),

@@ -35,6 +35,18 @@ CROSS JOIN LATERAL leasehold.renew(
     CASE WHEN w.rows >= 0 THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10
 ) AS r
 
+-- name: renew_with_notes_waiting
+-- The same for `renew_with_notes`: $1 to $12 as for that, and it waits for $13 milliseconds.
+WITH patience AS MATERIALIZED (
+    SELECT set_config('lock_timeout', $13::text, true)
+), waited AS MATERIALIZED (
+    SELECT n.name FROM patience CROSS JOIN leasehold.names AS n WHERE n.name = $1[1] FOR UPDATE OF n
+)
+SELECT r.* FROM (SELECT count(*) AS rows FROM waited) AS w
+CROSS JOIN LATERAL leasehold.renew_with_notes(
+    CASE WHEN w.rows >= 0 THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
+) AS r
+
 -- Inspecting: first the wanted names, then what an inspection shows of them
 
 -- name: look_name
@@ -76,7 +88,7 @@ WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), walked AS MATERIAL
 SELECT
     clock.now, wanted.name, coalesce(n.version, 0), coalesce(n.fence, 0),
     x.waits, x.id, x.owner, x.metadata, x.mode, x.permits, x.fence, x.renewals, x.since, x.ends, x.revoked, x.length,
-    wanted.reached
+    wanted.reached, n.note, n.note_fence, n.note_revision
 FROM wanted CROSS JOIN clock
 LEFT JOIN leasehold.names AS n ON n.name = wanted.name
 LEFT JOIN LATERAL (

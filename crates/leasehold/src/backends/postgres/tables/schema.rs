@@ -16,15 +16,21 @@ const VERSION: i32 = 3;
 
 /// The revision of this build's functions. Older functions are replaced; newer ones are as good: with either, every
 /// client of this version keeps every promise.
-const REVISION: i32 = 4;
+const REVISION: i32 = 5;
+
+/// The first revision whose functions write notes.
+pub(super) const NOTES: i32 = 5;
 
 const TABLES: &str = include_str!("schema/1_tables.sql");
 
+/// Runs before the functions where they replace older ones.
+const ADD_COLUMNS: &str = include_str!("schema/0_columns.sql");
+
 /// Runs after the functions where they replace older ones.
-const SET_REVISION: &str = include_str!("schema/9_revision.sql");
+const SET_REVISION: &str = include_str!("schema/10_revision.sql");
 
 /// The functions, in order.
-const FUNCTIONS: [&str; 7] = [
+const FUNCTIONS: [&str; 8] = [
     include_str!("schema/2_name.sql"),
     include_str!("schema/3_wake.sql"),
     include_str!("schema/4_acquire.sql"),
@@ -32,6 +38,7 @@ const FUNCTIONS: [&str; 7] = [
     include_str!("schema/6_renew.sql"),
     include_str!("schema/7_revoke.sql"),
     include_str!("schema/8_sweep.sql"),
+    include_str!("schema/9_notes.sql"),
 ];
 
 /// The most bytes of an identifier in PostgreSQL.
@@ -70,15 +77,18 @@ pub(super) fn check_name(schema: &str) -> Result<()> {
 }
 
 /// Makes sure that the tables exist in the right version, and that the functions are not older than ours. `made`: an
-/// earlier look found that they exist. The connection must be ours.
-pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bool) -> Result<()> {
+/// earlier look found that they exist. The connection must be ours. Returns the revision of the functions.
+pub(super) async fn ensure(client: &Client, schema: &str, exists: bool, made: bool) -> Result<i32> {
     if !made {
         create(client, schema, exists).await?;
     }
-    if check(client, schema).await? < REVISION {
-        upgrade(client, schema).await?;
+    match check(client, schema).await? {
+        older if older < REVISION => {
+            upgrade(client, schema).await?;
+            check(client, schema).await
+        }
+        revision => Ok(revision),
     }
-    Ok(())
 }
 
 /// Refuses tables of another version; otherwise returns the revision of the functions.
@@ -141,15 +151,26 @@ async fn create(client: &Client, schema: &str, exists: bool) -> Result<()> {
 }
 
 /// Replaces the functions by ours, unless another client was quicker. Calls under way end with the functions they
-/// began with. A user that may not replace them goes on with the existing ones.
+/// began with. A user that may not replace them, or that would have to wait for a lock on the tables, goes on with the
+/// existing ones.
 async fn upgrade(client: &Client, schema: &str) -> Result<()> {
     begin(client, schema).await.map_err(fault::statement)?;
     if check(client, schema).await? >= REVISION {
         return client.batch_execute("COMMIT").await.map_err(fault::statement);
     }
-    let functions = format!("{}\n{}", functions(schema), within(schema, SET_REVISION));
-    match client.batch_execute(&format!("{functions}; COMMIT")).await {
+    let [columns, revision] = [ADD_COLUMNS, SET_REVISION].map(|sql| within(schema, sql));
+    match client.batch_execute(&format!("{columns}\n{}\n{revision}; COMMIT", functions(schema))).await {
         Ok(()) => Ok(()),
+        Err(fault) if fault.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => {
+            reporter::log(|| {
+                tracing::info!(
+                    "the functions in the database are older than this client, and a session that is idle in a \
+                     transaction keeps them from being replaced; they work, but lack what newer ones mend: end that \
+                     session, then connect again"
+                );
+            });
+            client.batch_execute("ROLLBACK").await.map_err(fault::statement)
+        }
         Err(fault) if fault.code() == Some(&SqlState::INSUFFICIENT_PRIVILEGE) => {
             reporter::log(|| {
                 tracing::info!(

@@ -22,6 +22,7 @@ if not alone and mode == 'x' and held + waiting + spents == 0 then
       sub(flags, 1, 1) == 'r' and 'r' or '') .. label
     if late then
       call('SET', name, kept, 'PXAT', keep)
+      call('PEXPIREAT', KEYS[2], keep)   -- the note, if there is one
     else
       call('SET', name, kept, 'KEEPTTL')
     end

@@ -5,6 +5,7 @@ local SPENT_FOR = 60000000         -- promise 8, microseconds
 local WAKE_LIMIT = 128             -- tickets walked at most
 
 if own_set then sets[1], sets[2] = id, own_set end
+if note_set then sets[#sets + 1], sets[#sets + 2] = 'note', note_set end
 if waiting > 0 and not alone then
   local _, _, _, ids, tickets =
     walk(math.min(waiting, WAKE_LIMIT), false, held, kind, id, own_set, admits, read_ticket)

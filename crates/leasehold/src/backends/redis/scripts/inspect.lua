@@ -3,7 +3,7 @@
 -- KEYS  as in head.lua
 -- ARGV  1 an id, or ''
 -- gives the time, the fence, the version, the first leases (id, row, …), that of the id among them, how many there are;
---       the first tickets likewise, how many wait; and 1 if that id has a lease or a place
+--       the first tickets likewise, how many wait; 1 if that id has a lease or a place; and the note or ''
 
 local call, sub = redis.call, string.sub
 local name, rows, leases, queue, places, grants = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[7]
@@ -15,7 +15,7 @@ local now = time[1] * 1000000 + time[2]
 local after_now = string.format('(%.0f', now)
 
 local head = call('GET', name)
-if not head then return { now, 0, 0, {}, 0, {}, 0, 0 } end
+if not head then return { now, 0, 0, {}, 0, {}, 0, 0, '' } end
 local mark, fence, version, keep, due, held, waiting, spents, arrivals, kind, rest
 local plain = sub(head, 1, 4) == 'LH0:' and #head >= 28
 if plain then
@@ -76,4 +76,5 @@ if waiting > 0 then show(waiters, queue, places) end
 local known = seen[asked] or waiting > 0 and tonumber(call('ZSCORE', places, asked) or 0) > now
 
 return { now, fence, version, holders, count, waiters,
-  waiting > 0 and call('ZCOUNT', places, after_now, '+inf') or 0, known and 1 or 0 }
+  waiting > 0 and call('ZCOUNT', places, after_now, '+inf') or 0, known and 1 or 0,
+  call('HGET', rows, 'note') or '' }

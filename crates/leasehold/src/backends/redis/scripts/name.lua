@@ -78,6 +78,19 @@ local function owned_by(label, wanted)
   return length and string.sub(label, start, start + tonumber(length) - 1) == string.sub(wanted, 2)
 end
 
+-- The note of the name, as the field `note` of its rows keeps it: who wrote it, the revision, the text. Returns nil if
+-- the note that is there comes after the given one, by promise 11.
+local function note_row(given, fence)
+  local revision, text = struct.unpack('>d', given)
+  local before = redis.call('HGET', KEYS[2], 'note')
+  if before then
+    if string.sub(before, 1, 1) ~= 'N' then error('FOREIGN a note that leasehold did not write') end
+    local letter, by, known = struct.unpack('>c1dd', before)
+    if by > fence or by == fence and known > revision then return nil end
+  end
+  return struct.pack('>c1dd', 'N', fence, revision) .. string.sub(given, text)
+end
+
 local tail = ''              -- the exclusive lease: its id and its row
 if alone and plain then
   local of, ttl, since, nonce, marks, label = unpacked(FRESH, head, rest + 22)
@@ -92,6 +105,7 @@ local version_before = version
 local sets, drops = {}, {}   -- rows by id, written at the end
 local to_spend = {}          -- id, ttl, why; likewise
 local own_set, own_drop      -- what becomes of this id's row
+local note_set               -- the note to write
 local ends_at = 0            -- the latest end that was written
 -- Keys that may be new, and then have no expiry yet.
 local rows_born, leases_born, queue_born = held + waiting + spents == 0, held == 0, waiting == 0

@@ -1,11 +1,11 @@
 -- release: ends a lease, or gives up a place in the queue.
 --
 -- ARGV  2 fence or ''; if one of these is given, 3 owner ('' or '=' and the owner), 4 the ttl of the unanswered attempt,
---       or '', 5 nonce or ''
+--       or '', 5 nonce or '', 6 a note to write, as in renew.lua
 -- gives the time: done · 3 gone: why; last of all the time
 
 local wanted_fence, wanted_owner = ARGV[2], ARGV[3] or ''
-local unanswered, nonce = tonumber(ARGV[4] or ''), ARGV[5] or ''
+local unanswered, nonce, note = tonumber(ARGV[4] or ''), ARGV[5] or '', ARGV[6]
 
 repeat
   local over
@@ -29,6 +29,7 @@ repeat
       own_drop = true
       held = held - 1
     end
+    if note then note_set = note_row(note, over.fence) end
     version = version + 1
   elseif ticket then
     over = read_ticket(ticket)

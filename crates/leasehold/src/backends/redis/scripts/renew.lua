@@ -1,12 +1,12 @@
 -- renew: one lease of a batch.
 --
 -- ARGV  2 ttl, 3 fence or '', 4 owner ('' or '=' and the owner), 5 shorten: the renewals so far, or '',
---       6 mode or '', 7 the fence to raise to, or ''
+--       6 mode or '', 7 the fence to raise to, or ''; 8 if there is a note to write: its revision, packed, and its text
 -- gives 1 held: fence, mode, left, renewals, granted at · 3 gone: why · 4 the mode cannot be changed so ·
 --       5 the fence cannot be raised so far; last of all the time
 
 local ttl, wanted_fence, wanted_owner, shorten = tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-local mode, raised = ARGV[6], tonumber(ARGV[7])
+local mode, raised, note = ARGV[6], tonumber(ARGV[7]), ARGV[8]
 
 repeat
   if not lease then
@@ -63,6 +63,7 @@ repeat
       call('ZADD', leases, 'XX', l.expires, id)
     end
     if alone then tail = id .. write_lease(l) else own_set = write_lease(l) end
+    if note then note_set = note_row(note, l.fence) end
     version, ends_at = version + 1, l.expires
     if ends_at < due then due = ends_at end
   else

@@ -14,7 +14,7 @@ CREATE TABLE leasehold.about (
     installed timestamptz NOT NULL DEFAULT now(),
     revision  integer NOT NULL
 );
-INSERT INTO leasehold.about (version, revision) VALUES (3, 4);
+INSERT INTO leasehold.about (version, revision) VALUES (3, 5);
 
 -- Every name that was ever granted, until its fence counter is no longer needed. Every verb locks the row of its
 -- name first. A third of each page is left free, so that updates stay on their page (HOT) unless the id is new.
@@ -43,7 +43,11 @@ CREATE TABLE leasehold.names (
     renewals    bigint,
     nonce       bigint,
     repeated    boolean,
-    revoked     boolean
+    revoked     boolean,
+    -- What a holder left there, the fence of its lease, and the order of that lease's notes; null if nobody did.
+    note          text,
+    note_fence    bigint,
+    note_revision bigint
 ) WITH (fillfactor = 70);
 CREATE INDEX names_by_id ON leasehold.names (id);
 

@@ -1,2 +1,2 @@
 -- Runs after newer functions have replaced older ones: records their revision.
-UPDATE leasehold.about SET revision = 4
+UPDATE leasehold.about SET revision = 5

@@ -83,7 +83,7 @@ pub use options::{
 pub use stores::{StoreInfo, stores};
 
 /// Compiles and runs the recipes.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "schedule"))]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
 

@@ -121,7 +121,8 @@ async fn the_start_is_recorded_before_the_job_and_the_end_after_it() {
     for policy in BOTH {
         let world = Paused::new();
         let looks = Cell::new(0);
-        let ran = world.locks.once("job", 7).policy(policy).run(async |tick| {
+        let once = world.locks.once("job", 7).policy(policy);
+        let ran = once.run(async |tick| {
             assert_eq!((tick.tick(), tick.record().runs.len()), (Tick::from(7), 1));
             assert_eq!(runs(&world.other(), "job").await, [(7, false)]);
             looks.set(looks.get() + 1);
@@ -133,7 +134,7 @@ async fn the_start_is_recorded_before_the_job_and_the_end_after_it() {
         let end = record.runs[0].end.as_ref().unwrap();
         // A job that failed has run; why is nobody's business.
         assert_eq!((end.took, &end.result), (ms(1500), &TickResult::Failed("failed".into())));
-        assert!(matches!(run(&world.locks.once("job", 7).policy(policy)).await, Ran::Before(_)));
+        assert!(matches!(run(&once).await, Ran::Before(_)));
         assert_eq!(looks.get(), 1);
     }
 }
@@ -182,7 +183,8 @@ async fn a_record_that_cannot_be_written_is_an_error_at_least_once() {
 #[tokio::test(start_paused = true)]
 async fn a_job_is_stopped_when_its_lock_is_lost() {
     let world = Paused::new();
-    let ran = world.locks.once("job", 7).ttl(Duration::from_secs(10)).run(async |_| {
+    let once = world.locks.once("job", 7).ttl(Duration::from_secs(10));
+    let ran = once.run(async |_| {
         world.other().revoke("job", true).await.unwrap();
         std::future::pending::<Result<(), Error>>().await
     });

@@ -28,7 +28,8 @@ use crate::options::{Options, option_setters};
 /// # let locks = leasehold::Locks::connect("memory:").await?;
 ///
 /// for node in 1..=3 {
-///     let ran = locks.once("report", 1_763_000_000_000).run(async |tick| {
+///     let once = locks.once("report", 1_763_000_000_000);
+///     let ran = once.run(async |tick| {
 ///         println!("node {node} runs it, with fence {}", tick.fence());
 ///         Ok::<_, leasehold::Error>(node)
 ///     });

@@ -73,10 +73,11 @@ impl From<&NameInfo> for Name {
             held: !info.holders.is_empty(),
             last_fence: info.last_fence,
             version: info.version,
-            note: info.note.as_ref().filter(|note| !note.text.is_empty()).map(|note| Note {
-                text: note.text.to_string(),
-                fence: note.fence,
-            }),
+            note: info
+                .note
+                .as_ref()
+                .filter(|note| !note.text.is_empty())
+                .map(|note| Note { text: note.text.to_string(), fence: note.fence }),
             holders: info.holders.iter().map(Holder::from).collect(),
             holder_count: info.holder_count,
             waiters: info.waiters.iter().map(Waiter::from).collect(),

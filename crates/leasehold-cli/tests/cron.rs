@@ -132,7 +132,10 @@ fn status_shows_the_last_runs_and_the_next() {
         node.signal(Signal::TERM);
         node.ended();
         let status = status(store, "x");
-        assert_eq!((&status["schedule"], &status["time_zone"]), (&"* * * * * *".into(), &"Europe/Berlin".into()));
+        assert_eq!(
+            (&status["schedule"], &status["time_zone"]),
+            (&"* * * * * *".into(), &"Europe/Berlin".into())
+        );
         let runs = status["runs"].as_array().unwrap();
         let first = runs.last().unwrap();
         assert_eq!((&first["why"], &first["owner"]), (&"exit 3".into(), &"node-a".into()), "{status}");
@@ -140,7 +143,10 @@ fn status_shows_the_last_runs_and_the_next() {
         assert!(status["next_ms"].as_u64() > runs[0]["tick_ms"].as_u64(), "{status}");
         let table = ended(store.leasehold(&["cron", "--status", "x"])).out;
         let lines: Vec<&str> = table.lines().collect();
-        assert!(lines[0].starts_with(&format!("x on {}: * * * * * * (Europe/Berlin), next at 20", store.shown())), "{table}");
+        assert!(
+            lines[0].starts_with(&format!("x on {}: * * * * * * (Europe/Berlin), next at 20", store.shown())),
+            "{table}"
+        );
         assert!(lines[1].starts_with("TICK"), "{table}");
         assert!(lines.last().unwrap().contains("exit 3") && lines[2].contains("done"), "{table}");
     });
@@ -152,7 +158,7 @@ fn the_command_sees_its_tick_and_events_are_json() {
     let script = "for v in NAME TICK TICK_MS FENCE LEASE_ID URL; do eval echo \\$LEASEHOLD_$v; done >seen; mv seen all; exit 3";
     let node = cron(&store, &["--json", "--no-warnings", "@every 1s", "x", "-c", script]);
     appears(&store.path("all"));
-    until("the end of the tick is told", || node.said().contains("tick_failed"));
+    until("it says how the tick ended", || node.said().contains("tick_failed"));
     node.signal(Signal::TERM);
     assert!([3, 143].contains(&node.ended().code()));
     let seen = std::fs::read_to_string(store.path("all")).unwrap();

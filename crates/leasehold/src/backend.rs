@@ -309,7 +309,17 @@ pub struct Renewal {
 impl Renewal {
     /// A plain renewal.
     pub fn new(name: Name, id: LeaseId, ttl: Duration) -> Self {
-        Renewal { name, id, ttl, fence: None, owner: None, shorten: None, mode: None, raise_fence: None, note: None }
+        Renewal {
+            name,
+            id,
+            ttl,
+            fence: None,
+            owner: None,
+            shorten: None,
+            mode: None,
+            raise_fence: None,
+            note: None,
+        }
     }
 }
 
@@ -443,10 +453,14 @@ impl NewNote {
             )));
         }
         if text.contains('\0') {
-            return Err(Error::invalid("a note must not contain a NUL character: leave it out, or encode it"));
+            return Err(Error::invalid(
+                "a note must not contain a NUL character: leave it out, or encode it",
+            ));
         }
         if revision > MAX_NOTE_REVISION {
-            return Err(Error::invalid(format!("the revision of a note must be at most {MAX_NOTE_REVISION}")));
+            return Err(Error::invalid(format!(
+                "the revision of a note must be at most {MAX_NOTE_REVISION}"
+            )));
         }
         Ok(NewNote { text, revision })
     }
@@ -768,8 +782,7 @@ impl Info {
 }
 
 fn no_notes(scheme: &str) -> Error {
-    let message =
-        format!("{scheme}: keeps no notes; use a store that does, which docs/guarantees.md lists");
+    let message = format!("{scheme}: keeps no notes; use a store that does, which docs/guarantees.md lists");
     Error::new(ErrorKind::Unsupported, message)
 }
 

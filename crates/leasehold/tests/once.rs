@@ -155,7 +155,9 @@ async fn no_job_starts_before_the_store_confirms_the_record() {
     // For a while only: it is written again, and the job runs.
     world.store.always(Verb::Renew, Act::Pass);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    world.store.plan(Verb::Renew, [Act::Fail(ErrorKind::Unavailable), Act::LostAfter(ErrorKind::NetworkTimeout)]);
+    world
+        .store
+        .plan(Verb::Renew, [Act::Fail(ErrorKind::Unavailable), Act::LostAfter(ErrorKind::NetworkTimeout)]);
     assert_eq!(run(&world.locks.once("job", 8)).await, Ran::Now(()));
 }
 
@@ -198,10 +200,13 @@ async fn dropped_anywhere_it_leaves_no_lock_behind() {
         for polls in 0..60 {
             let world = Paused::new();
             let once = world.locks.once("job", 7).policy(policy);
-            let ended = poll_at_most(polls, once.run(async |_| {
-                tokio::task::yield_now().await;
-                Ok::<_, Error>(())
-            }))
+            let ended = poll_at_most(
+                polls,
+                once.run(async |_| {
+                    tokio::task::yield_now().await;
+                    Ok::<_, Error>(())
+                }),
+            )
             .await
             .is_some();
             settle().await;

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold::clock::{Clock, Moment};
-use leasehold::{Error, ErrorKind, LockingHint, Locks, Missed, Schedule, ScheduledJob, Tick, TickPolicy, TickResult};
+use leasehold::{
+    Error, ErrorKind, LockingHint, Locks, Missed, Schedule, ScheduledJob, Tick, TickPolicy, TickResult,
+};
 use parking_lot::Mutex;
 use testkit::faulty::{Act, Faulty, Verb};
 use testkit::paused::{Paused, settle};
@@ -157,7 +159,8 @@ async fn a_job_that_overruns_never_overlaps_itself() {
         let ran = Ran::default();
         join_all(nodes.iter().map(|node| ran.on(node, &world, &job, secs(25), secs(109)))).await;
         let taken = ran.taken();
-        let seconds: Vec<_> = taken.iter().map(|(tick, at)| (tick / 1000, (at + 500) / 1000)).take(4).collect();
+        let seconds: Vec<_> =
+            taken.iter().map(|(tick, at)| (tick / 1000, (at + 500) / 1000)).take(4).collect();
         assert_eq!(seconds, expected, "{missed:?}");
         for pair in taken.windows(2) {
             assert!(pair[1].1 >= pair[0].1 + 25_000, "{missed:?}: {taken:?}");
@@ -179,7 +182,11 @@ async fn a_dead_nodes_tick_runs_again_only_at_least_once() {
             tokio::join!(dies, lives);
             let taken = ran.taken();
             let runs = |tick: u64| taken.iter().filter(|(ran, _)| *ran == tick * 1000).count();
-            assert_eq!((runs(10), runs(20)), (1, if again { 2 } else { 1 }), "{policy:?} {missed:?}: {taken:?}");
+            assert_eq!(
+                (runs(10), runs(20)),
+                (1, if again { 2 } else { 1 }),
+                "{policy:?} {missed:?}: {taken:?}"
+            );
             // As soon as the lease has ended, and not only at the next tick.
             if let Some((_, at)) = taken.iter().find(|(tick, at)| *tick == 20_000 && *at > 20_000) {
                 assert!((49_400..50_300).contains(at), "{missed:?}: {at}");
@@ -317,7 +324,10 @@ async fn jitter_delays_all_nodes_by_the_same_time() {
     let ran = Ran::default();
     join_all(nodes.iter().map(|node| ran.on(node, &world, &job, ms(1), secs(209)))).await;
     let taken = ran.taken();
-    assert_eq!(taken.iter().map(|(tick, _)| *tick).collect::<Vec<_>>(), (1..=20).map(|n| n * 10_000).collect::<Vec<_>>());
+    assert_eq!(
+        taken.iter().map(|(tick, _)| *tick).collect::<Vec<_>>(),
+        (1..=20).map(|n| n * 10_000).collect::<Vec<_>>()
+    );
     let delays: Vec<u64> = taken.iter().map(|(tick, at)| at - tick).collect();
     assert!(delays.iter().all(|delay| *delay <= 8_000), "{delays:?}");
     let spread = delays.iter().max().unwrap() - delays.iter().min().unwrap();

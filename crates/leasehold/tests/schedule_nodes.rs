@@ -93,7 +93,8 @@ fn three_nodes(test: &str, policy: &str, kills: u32) -> BTreeMap<u64, u32> {
     // In memory where possible: what a process wrote survives its death there too, and a busy disk holds up no test.
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
-    let locks = leasehold::blocking::Locks::connect(&format!("sqlite:{}/locks.db", dir.path().display())).unwrap();
+    let locks =
+        leasehold::blocking::Locks::connect(&format!("sqlite:{}/locks.db", dir.path().display())).unwrap();
     let start = |off: i64| {
         let node = Child::spawn(test, &format!("{policy} {off} {}", dir.path().display()));
         assert_eq!(node.line(), "ready");

@@ -146,7 +146,8 @@ impl Cron {
     pub(crate) fn command(&self) -> Result<Start, Failure> {
         Start::new(self.c.as_deref(), &self.command).ok_or_else(|| {
             Failure::Usage(
-                "there is no command to run: leasehold cron 'EXPR' NAME -- COMMAND, or -c 'LINE' for a shell".into(),
+                "there is no command to run: leasehold cron 'EXPR' NAME -- COMMAND, or -c 'LINE' for a shell"
+                    .into(),
             )
         })
     }

@@ -70,7 +70,8 @@ impl Node<'_> {
         self.args.hold.check(&opened)?;
         risks.examine(&opened);
         let locks = self.args.hold.locks(&opened);
-        let mut ticks = self.args.job(self.schedule.clone()).ticks(&locks).map_err(|error| opened.failed(error))?;
+        let mut ticks =
+            self.args.job(self.schedule.clone()).ticks(&locks).map_err(|error| opened.failed(error))?;
         if let Some(next) = self.schedule.next_after(SystemTime::now()) {
             let (name, next) = (self.args.name(), self.schedule.show(next));
             self.voice.tell(&Event::Scheduled { name, store: &opened.url.shown(), next: &next });

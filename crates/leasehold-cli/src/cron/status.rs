@@ -96,7 +96,9 @@ impl<'a> Status<'a> {
     fn table(&self, store: &str) -> String {
         let name = table::bold(&table::plain(self.name), table::colour());
         let when = match (self.schedule, self.time_zone, &self.next) {
-            (Some(schedule), Some(zone), Some(next)) => format!("{} ({zone}), next at {next}", table::plain(schedule)),
+            (Some(schedule), Some(zone), Some(next)) => {
+                format!("{} ({zone}), next at {next}", table::plain(schedule))
+            }
             _ if self.runs.is_empty() => "no tick has run".to_owned(),
             _ => "run by its own scheduler".to_owned(),
         };

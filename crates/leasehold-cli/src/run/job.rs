@@ -69,11 +69,7 @@ impl Job<'_> {
     }
 
     /// Releases the lock, now that no process is left.
-    pub(crate) async fn finish(
-        &self,
-        hold: Hold,
-        outcome: Result<Ended, Failure>,
-    ) -> Result<Over, Failure> {
+    pub(crate) async fn finish(&self, hold: Hold, outcome: Result<Ended, Failure>) -> Result<Over, Failure> {
         let ended = match outcome {
             Ok(ended) => ended,
             Err(failure) => {

@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{
-    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, NewNote, Note, Release, Released, Renewal, Renewed,
-    Revoked, SPENT_FOR, Swept, WaiterInfo,
+    Attempt, Busy, Claim, Gone, Grant, HolderInfo, Mode, NameInfo, NewNote, Note, Release, Released, Renewal,
+    Renewed, Revoked, SPENT_FOR, Swept, WaiterInfo,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;

@@ -22,8 +22,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, NewNote, Page, Query, Release, Released, Renewal,
-    Renewed, Revoked, Swept, TimeAuthority, Wake, check_page_limit,
+    Attempt, Backend, Claim, Info, Liveness, Mode, NameInfo, NewNote, Page, Query, Release, Released,
+    Renewal, Renewed, Revoked, Swept, TimeAuthority, Wake, check_page_limit,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::fence::Fence;
@@ -209,7 +209,8 @@ impl Backend for Http {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
-        let bodies: Vec<Result<wire::Renew>> = leases.iter().map(|lease| renewal(lease, &self.info)).collect();
+        let bodies: Vec<Result<wire::Renew>> =
+            leases.iter().map(|lease| renewal(lease, &self.info)).collect();
         let good: Vec<wire::Renew> = bodies.iter().filter_map(|body| body.as_ref().ok().cloned()).collect();
         let mut answers = Vec::with_capacity(good.len());
         let mut rest = good.as_slice();

@@ -130,8 +130,7 @@ pub(super) struct Counters {
 
 /// Reads the stored counters of a name.
 pub(super) fn counters(db: &Connection, name: &str) -> Result<Counters, Fault> {
-    let found =
-        db.prepare_cached(const { sql("load_name") })?.query_row([name], read_counters).optional()?;
+    let found = db.prepare_cached(const { sql("load_name") })?.query_row([name], read_counters).optional()?;
     Ok(found.unwrap_or_default())
 }
 

@@ -194,9 +194,10 @@ impl Schedule {
 }
 
 fn show(tick: Tick, zone: TimeZone) -> String {
-    let Ok(time) = i64::try_from(tick.as_u64()).map_err(drop).and_then(|ms| {
-        Timestamp::from_millisecond(ms).map_err(drop)
-    }) else {
+    let Ok(time) = i64::try_from(tick.as_u64())
+        .map_err(drop)
+        .and_then(|ms| Timestamp::from_millisecond(ms).map_err(drop))
+    else {
         return tick.to_string();
     };
     let form = if tick.as_u64() % 1000 == 0 { "%Y-%m-%dT%H:%M:%S%:z" } else { "%Y-%m-%dT%H:%M:%S%.3f%:z" };
@@ -218,7 +219,9 @@ fn interval_of(text: &str) -> Result<Duration> {
     let millis = text[..digits].parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
     match millis.filter(|_| unit > 0) {
         Some(millis) => Ok(Duration::from_millis(millis)),
-        None => Err(Error::invalid("the schedule has no interval such as `@every 90s`: ms, s, m, h and d are known")),
+        None => Err(Error::invalid(
+            "the schedule has no interval such as `@every 90s`: ms, s, m, h and d are known",
+        )),
     }
 }
 
@@ -285,8 +288,19 @@ mod tests {
     #[test]
     fn what_cannot_be_a_schedule_is_refused() {
         for expression in [
-            "", "* * * *", "61 * * * *", "* * * * * * 2030", "0 0 30 2 *", "@reboot", "@every", "@every 5",
-            "@every 1ms", "@every 400d", "@every 99999999999999999999d", "@every -5s", "nightly",
+            "",
+            "* * * *",
+            "61 * * * *",
+            "* * * * * * 2030",
+            "0 0 30 2 *",
+            "@reboot",
+            "@every",
+            "@every 5",
+            "@every 1ms",
+            "@every 400d",
+            "@every 99999999999999999999d",
+            "@every -5s",
+            "nightly",
             &"0,".repeat(100),
         ] {
             let error = Schedule::cron(expression).unwrap_err();
@@ -341,15 +355,19 @@ mod tests {
             ]
         };
         let zone = prop_oneof![
-            Just("UTC"), Just("Europe/Berlin"), Just("America/New_York"), Just("Australia/Lord_Howe"),
-            Just("America/Santiago"), Just("Asia/Kathmandu"), Just("Africa/Cairo"),
+            Just("UTC"),
+            Just("Europe/Berlin"),
+            Just("America/New_York"),
+            Just("Australia/Lord_Howe"),
+            Just("America/Santiago"),
+            Just("Asia/Kathmandu"),
+            Just("Africa/Cairo"),
         ];
-        let cron = (field(0, 59), field(0, 59), field(0, 23), field(1, 28), field(1, 12), field(0, 6), zone).prop_map(
-            |(second, minute, hour, day, month, weekday, zone)| {
+        let cron = (field(0, 59), field(0, 59), field(0, 23), field(1, 28), field(1, 12), field(0, 6), zone)
+            .prop_map(|(second, minute, hour, day, month, weekday, zone)| {
                 let text = format!("{second} {minute} {hour} {day} {month} {weekday}");
                 Schedule::cron(text).unwrap().in_zone(zone).unwrap()
-            },
-        );
+            });
         let every = (10u64..100_000_000).prop_map(|ms| Schedule::every(Duration::from_millis(ms)).unwrap());
         prop_oneof![4 => cron, 1 => every]
     }
@@ -357,10 +375,15 @@ mod tests {
     /// Any time of 2025 to 2027, often within the days of a change of clocks.
     fn time() -> impl Strategy<Value = u64> {
         let change = prop_oneof![
-            Just("2026-03-29T01:00:00Z"), Just("2026-10-25T01:00:00Z"), Just("2026-03-08T07:00:00Z"),
-            Just("2026-11-01T06:00:00Z"), Just("2026-04-04T15:00:00Z"), Just("2026-10-03T15:30:00Z"),
+            Just("2026-03-29T01:00:00Z"),
+            Just("2026-10-25T01:00:00Z"),
+            Just("2026-03-08T07:00:00Z"),
+            Just("2026-11-01T06:00:00Z"),
+            Just("2026-04-04T15:00:00Z"),
+            Just("2026-10-03T15:30:00Z"),
         ];
-        let near = (change, 0u64..36_000_000).prop_map(|(change, off)| at(change).as_u64() - 18_000_000 + off);
+        let near =
+            (change, 0u64..36_000_000).prop_map(|(change, off)| at(change).as_u64() - 18_000_000 + off);
         prop_oneof![1_735_689_600_000u64..1_830_297_600_000, near]
     }
 

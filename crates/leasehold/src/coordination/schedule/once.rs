@@ -138,7 +138,8 @@ impl Once {
     /// may then be recorded and never run; otherwise as [`Mutex::try_lock`](crate::Mutex::try_lock).
     pub async fn begin(&self) -> Result<Begun> {
         let taker = Taker { lock: self.lock.clone(), schedule: None };
-        let choose = |record: &TickRecord| Some(self.tick).filter(|tick| take::is_wanted(record, *tick, self.policy));
+        let choose =
+            |record: &TickRecord| Some(self.tick).filter(|tick| take::is_wanted(record, *tick, self.policy));
         Ok(match taker.take(choose).await? {
             Taken::Mine(tick) => Begun::Mine(tick),
             Taken::Busy(..) => Begun::Busy,

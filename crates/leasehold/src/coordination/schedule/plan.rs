@@ -64,7 +64,8 @@ impl Plan {
     /// When there is something to do next: a tick becomes due that is later than all that are done.
     pub(super) fn next(&self, record: &TickRecord, now: Tick) -> Option<Tick> {
         // The last tick may still wait for its jitter.
-        let begun = self.schedule.last_within(back(now, self.jitter), now).filter(|tick| self.due_at(*tick) > now);
+        let begun =
+            self.schedule.last_within(back(now, self.jitter), now).filter(|tick| self.due_at(*tick) > now);
         let from = begun.map_or(now, |tick| Tick::from(tick.as_u64() - 1));
         let from = record.last().map_or(from, |last| from.max(last));
         Some(self.due_at(self.schedule.next_after(from)?))
@@ -77,7 +78,8 @@ impl Plan {
         }
         let gap = self.schedule.next_after(tick).map_or(u64::MAX, |next| next.as_u64() - tick.as_u64());
         let most = millis(self.jitter).min(gap - 1);
-        let digest = Sha256::new().chain_update(tick.as_u64().to_be_bytes()).chain_update(&self.name).finalize();
+        let digest =
+            Sha256::new().chain_update(tick.as_u64().to_be_bytes()).chain_update(&self.name).finalize();
         let number = digest.iter().take(8).fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
         ahead(tick, Duration::from_millis(number % (most + 1)))
     }
@@ -172,7 +174,8 @@ mod tests {
         for missed in [Missed::RunOnce, Missed::Skip, Missed::RunAll] {
             let mut record = after(&plan(missed, TickPolicy::AtMostOnce), at(9, 0));
             record.begin(at(10, 0), "me", 0);
-            let [most, least] = [TickPolicy::AtMostOnce, TickPolicy::AtLeastOnce].map(|policy| plan(missed, policy));
+            let [most, least] =
+                [TickPolicy::AtMostOnce, TickPolicy::AtLeastOnce].map(|policy| plan(missed, policy));
             assert_eq!(most.due(&record, at(0, 0), at(10, 30_000)), None);
             assert_eq!(least.due(&record, at(0, 0), at(10, 30_000)), Some(at(10, 0)));
             record.end(Duration::ZERO, &TickResult::Failed("exit 3".into()));

@@ -88,7 +88,10 @@ impl TickRecord {
     pub(super) fn parse(note: Option<&str>) -> Result<Self> {
         let Some(text) = note.filter(|text| !text.is_empty()) else { return Ok(TickRecord::default()) };
         let foreign = |why: &str| {
-            Err(Error::new(ErrorKind::Mismatch, format!("the note of this name {why}; give the schedule a name of its own")))
+            Err(Error::new(
+                ErrorKind::Mismatch,
+                format!("the note of this name {why}; give the schedule a name of its own"),
+            ))
         };
         match serde_json::from_str::<Text<'_>>(text) {
             Ok(text) if text.ticks == FORM => Ok(text.into()),
@@ -100,15 +103,19 @@ impl TickRecord {
     /// The text of the note. Drops the lowest ticks until it fits, but never the latest run.
     pub(super) fn text(&mut self) -> Result<String> {
         loop {
-            let text = serde_json::to_string(&Text::from(&*self))
-                .map_err(|error| Error::new(ErrorKind::Internal, "a record cannot be written").with_source(error))?;
+            let text = serde_json::to_string(&Text::from(&*self)).map_err(|error| {
+                Error::new(ErrorKind::Internal, "a record cannot be written").with_source(error)
+            })?;
             if text.len() <= MAX_BYTES {
                 return Ok(text);
             }
             let older = self.runs.len().saturating_sub(1);
             let lowest = self.runs[..older].iter().enumerate().min_by_key(|(_, run)| run.tick);
             let Some((lowest, _)) = lowest else {
-                return Err(Error::new(ErrorKind::Internal, "a record with one run does not fit into a note"));
+                return Err(Error::new(
+                    ErrorKind::Internal,
+                    "a record with one run does not fit into a note",
+                ));
             };
             let dropped = self.runs.remove(lowest).tick;
             self.dropped = self.dropped.max(Some(dropped));
@@ -164,7 +171,8 @@ fn cut(text: &str) -> String {
     let mut short = String::new();
     for c in text.chars().map(|c| if c.is_control() { ' ' } else { c }) {
         // A quote and a backslash take two bytes.
-        let bytes = short.len() + short.matches(['"', '\\']).count() + c.len_utf8() + usize::from("\"\\".contains(c));
+        let bytes =
+            short.len() + short.matches(['"', '\\']).count() + c.len_utf8() + usize::from("\"\\".contains(c));
         if bytes > MAX_LABEL {
             break;
         }
@@ -264,7 +272,10 @@ mod tests {
         assert_eq!(at(&record, 5, TickPolicy::AtLeastOnce), "open");
         record.end(Duration::from_millis(1), &TickResult::Failed("exit 3".into()));
         for policy in [TickPolicy::AtMostOnce, TickPolicy::AtLeastOnce] {
-            assert_eq!((at(&record, 5, policy), at(&record, 4, policy), at(&record, 6, policy)), ("done", "new", "new"));
+            assert_eq!(
+                (at(&record, 5, policy), at(&record, 4, policy), at(&record, 6, policy)),
+                ("done", "new", "new")
+            );
         }
         record.dropped = Some(4.into());
         assert_eq!(at(&record, 4, TickPolicy::AtLeastOnce), "done");
@@ -303,7 +314,10 @@ mod tests {
                 record = TickRecord::parse(Some(&record.text().unwrap())).unwrap();
                 assert_eq!(record.runs.last().unwrap().tick, tick.into());
             }
-            assert!(matches!(record.standing(tick.into(), TickPolicy::AtMostOnce), Standing::Done(_)), "{tick}");
+            assert!(
+                matches!(record.standing(tick.into(), TickPolicy::AtMostOnce), Standing::Done(_)),
+                "{tick}"
+            );
         }
         assert!(record.runs.len() >= 8, "{}", record.runs.len());
         let first = record.runs[0].tick;

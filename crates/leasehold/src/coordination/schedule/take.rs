@@ -225,7 +225,10 @@ impl TickGuard {
 
 impl fmt::Debug for TickGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TickGuard").field("tick", &self.tick).field("guard", &self.guard()).finish_non_exhaustive()
+        f.debug_struct("TickGuard")
+            .field("tick", &self.tick)
+            .field("guard", &self.guard())
+            .finish_non_exhaustive()
     }
 }
 

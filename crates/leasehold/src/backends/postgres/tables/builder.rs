@@ -206,7 +206,9 @@ impl PostgresBuilder {
         }
         let notes = revision >= schema::NOTES;
         let pool = match (self.lender, self.address) {
-            (Some(lender), _) => Pool::new(Source::Lent(lender), &self.schema, notes, self.pool_size, runtimes),
+            (Some(lender), _) => {
+                Pool::new(Source::Lent(lender), &self.schema, notes, self.pool_size, runtimes)
+            }
             (None, Some(address)) => {
                 let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
                 let pool = Pool::new(source, &self.schema, notes, self.pool_size, runtimes);

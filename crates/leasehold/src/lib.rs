@@ -66,7 +66,7 @@ pub use coordination::schedule::{
     LockingHint, Missed, Schedule, TickPolicy,
     job::{ScheduledJob, Ticks},
     once::{Begun, Once, Ran},
-    record::{TickEnd, TickRecord, TickResult, TickRun},
+    record::{RecordedSchedule, TickEnd, TickRecord, TickResult, TickRun},
     take::TickGuard,
     tick::Tick,
 };

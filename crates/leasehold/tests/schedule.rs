@@ -338,7 +338,7 @@ async fn jitter_delays_all_nodes_by_the_same_time() {
 async fn hints_say_whether_a_job_needs_a_store() {
     let schedule = || Schedule::every(ms(20)).unwrap();
     let locks = Locks::connect("memory:").await.unwrap();
-    let refused = ScheduledJob::new("job", schedule()).ticks(None).unwrap_err();
+    let refused = ScheduledJob::new("job", schedule()).ticks(None::<&Locks>).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     assert!(refused.message().contains("`PreferGlobal` or `NodeLocal`"), "{refused}");
     for (hint, store, is_global) in [

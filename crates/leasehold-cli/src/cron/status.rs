@@ -63,7 +63,7 @@ pub(super) async fn show(args: &Cron, name: &str) -> Result<ExitCode, Failure> {
 
 impl<'a> Status<'a> {
     fn new(name: &'a str, record: &'a TickRecord) -> Result<Self, Failure> {
-        let texts = record.schedule.as_ref().map(|(expression, zone)| (&**expression, &**zone));
+        let texts = record.schedule.as_ref().map(|it| (&*it.expression, &*it.zone));
         let schedule = match texts {
             Some((expression, zone)) => Some(Schedule::cron(expression)?.in_zone(zone)?),
             None => None,

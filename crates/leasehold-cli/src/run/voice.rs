@@ -210,7 +210,6 @@ impl fmt::Display for Event<'_> {
                 write!(f, "leading: term {term} of {name:?} on {store}")
             }
             Event::Scheduled { name, store, next } => write!(f, "{name:?} on {store} is due next at {next}"),
-            Event::Tick { name, store, tick, .. } => write!(f, "running tick {tick} of {name:?} on {store}"),
             Event::TickFailed { tick, why } => write!(f, "tick {tick}: {why}"),
             Event::Listening { url } => write!(f, "{url} says whether this process leads"),
             Event::Pausing { why, pause } => {
@@ -221,6 +220,7 @@ impl fmt::Display for Event<'_> {
             Event::Interrupted { .. } => write!(f, "interrupted while waiting; the command was not run"),
             Event::Failed { why, .. } => f.write_str(why),
             Event::Acquired { .. }
+            | Event::Tick { .. }
             | Event::Started { .. }
             | Event::AtRisk { .. }
             | Event::Renewed
@@ -252,6 +252,7 @@ impl Voice {
         let quiet = matches!(
             event,
             Event::Acquired { .. }
+                | Event::Tick { .. }
                 | Event::Started { .. }
                 | Event::AtRisk { .. }
                 | Event::Renewed

@@ -1,7 +1,8 @@
-//! What programs build from locks: several names at once, and the election of a leader.
+//! What programs build from locks: several names at once, the election of a leader, jobs that run once per tick.
 //!
 //! Everything here is made of the locks in `client` and makes no calls to the store by itself.
-//! Before changing anything here: `cargo test -p leasehold --all-features --test multi_lock --test election`.
+//! Before changing anything here: `cargo test -p leasehold --all-features --test multi_lock --test election --test once
+//! --test schedule --test schedule_nodes`.
 
 pub(crate) mod election;
 pub(crate) mod multi_lock;

@@ -262,7 +262,8 @@ impl Ticks {
         }
     }
 
-    /// Looks again after this time, or at the next tick if that comes first. Where missed ticks are left out, only then.
+    /// Looks again after this time, or at the next tick if that comes first. Where missed ticks are left out, only at the
+    /// next tick.
     fn again(&mut self, record: &TickRecord, now: Tick, after: Duration) {
         let next = self.plan.next(record, now).unwrap_or(NEVER);
         let skips = self.plan.missed == Missed::Skip && self.plan.policy == TickPolicy::AtMostOnce;

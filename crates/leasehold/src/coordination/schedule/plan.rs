@@ -137,7 +137,7 @@ mod tests {
             assert_eq!(plan.due(&TickRecord::default(), since, at(11, 0)), Some(at(11, 0)));
             // Nor is it with a record of another schedule.
             let mut other = after(&plan, at(2, 0));
-            other.schedule = Some(("0 0 * * *".into(), "UTC".into()));
+            other.schedule = Some((&Schedule::cron("0 0 * * *").unwrap()).into());
             assert_eq!(plan.due(&other, since, at(10, 59_999)), None);
         }
     }

@@ -56,14 +56,30 @@ pub enum TickResult {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TickRecord {
-    /// The schedule of the job that wrote the record, if it had one.
-    pub schedule: Option<(Arc<str>, Arc<str>)>,
+    /// The schedule of the job that wrote the record; `None` if its caller had a scheduler of its own.
+    pub schedule: Option<RecordedSchedule>,
     /// All ticks up to this one have been dropped from the record, and count as done.
     pub dropped: Option<Tick>,
     /// The last runs, in the order in which they began.
     pub runs: Vec<TickRun>,
     /// Whether the last run goes on at this moment: it has not ended, and its node holds the lock.
     pub is_running: bool,
+}
+
+/// The schedule of the job that wrote a record, as text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordedSchedule {
+    /// The expression.
+    pub expression: Arc<str>,
+    /// The name of the time zone.
+    pub zone: Arc<str>,
+}
+
+impl From<&Schedule> for RecordedSchedule {
+    fn from(schedule: &Schedule) -> Self {
+        RecordedSchedule { expression: schedule.expression().into(), zone: schedule.zone().into() }
+    }
 }
 
 /// What the record says about a tick.
@@ -80,8 +96,7 @@ pub(super) enum Standing<'a> {
 impl TickRecord {
     /// The record after this tick of a schedule.
     pub(super) fn done(tick: Tick, schedule: &Schedule) -> Self {
-        let schedule = Some((schedule.expression().into(), schedule.zone().into()));
-        TickRecord { schedule, dropped: Some(tick), ..TickRecord::default() }
+        TickRecord { schedule: Some(schedule.into()), dropped: Some(tick), ..TickRecord::default() }
     }
 
     /// Reads a note.
@@ -129,8 +144,7 @@ impl TickRecord {
 
     /// Whether this schedule wrote the record.
     pub(super) fn is_of(&self, schedule: &Schedule) -> bool {
-        let wrote = self.schedule.as_ref().map(|(expression, zone)| (&**expression, &**zone));
-        wrote == Some((schedule.expression(), schedule.zone()))
+        self.schedule.as_ref().is_some_and(|wrote| *wrote == schedule.into())
     }
 
     pub(super) fn standing(&self, tick: Tick, policy: TickPolicy) -> Standing<'_> {
@@ -208,7 +222,7 @@ struct RunText<'a> {
 
 impl<'a> From<&'a TickRecord> for Text<'a> {
     fn from(record: &'a TickRecord) -> Self {
-        let (cron, zone) = record.schedule.clone().unzip();
+        let (cron, zone) = record.schedule.clone().map(|it| (it.expression, it.zone)).unzip();
         let run = |run: &'a TickRun| {
             let end = run.end.as_ref();
             RunText {
@@ -238,7 +252,10 @@ impl From<Text<'_>> for TickRecord {
             }),
         };
         TickRecord {
-            schedule: text.cron.zip(text.zone),
+            schedule: text
+                .cron
+                .zip(text.zone)
+                .map(|(expression, zone)| RecordedSchedule { expression, zone }),
             dropped: text.dropped,
             runs: text.runs.into_iter().map(run).collect(),
             is_running: false,
@@ -296,7 +313,7 @@ mod tests {
     #[test]
     fn the_text_is_short_json_that_others_can_read() {
         let mut record = begun(&[60_000]);
-        record.schedule = Some(("* * * * *".into(), "UTC".into()));
+        record.schedule = Some((&Schedule::cron("* * * * *").unwrap()).into());
         record.end(Duration::from_millis(3), &TickResult::Done);
         record.begin(120_000.into(), "me", 8);
         let text = r#"{"ticks":1,"cron":"* * * * *","zone":"UTC","runs":[{"tick":60000,"at":7,"by":"me","ms":3},{"tick":120000,"at":8,"by":"me"}]}"#;
@@ -330,7 +347,8 @@ mod tests {
             runs in proptest::collection::vec((any::<u64>(), any::<u64>(), ".*", proptest::option::of(".*")), 1..20),
             cron in "[ -~]{0,120}", zone in "[ -~]{0,120}",
         ) {
-            let mut record = TickRecord { schedule: Some((cron.into(), zone.into())), ..TickRecord::default() };
+            let schedule = RecordedSchedule { expression: cron.into(), zone: zone.into() };
+            let mut record = TickRecord { schedule: Some(schedule), ..TickRecord::default() };
             for (tick, at, owner, failed) in runs {
                 record.begin(tick.into(), &owner, at);
                 let begun = record.text().unwrap();

@@ -63,7 +63,7 @@ impl Taker {
         };
         let clock = Arc::clone(&self.lock.client().clock);
         if let Some(schedule) = &self.schedule {
-            record.schedule = Some((schedule.expression().into(), schedule.zone().into()));
+            record.schedule = Some(schedule.into());
         }
         record.begin(tick, guard.owner(), clock.wall_micros() / 1000);
         write(&guard, record.text()?).await?;
@@ -185,8 +185,8 @@ impl TickGuard {
         }
     }
 
-    /// Releases the lock and leaves the tick open, as if this node had died: its job was not started, or was stopped. With
-    /// [`TickPolicy::AtLeastOnce`] another node runs it again at once.
+    /// Releases the lock and leaves the tick open, as if this node had died: its job was not started, or was stopped.
+    /// With [`TickPolicy::AtLeastOnce`] another node runs it again.
     ///
     /// # Cancel safety
     /// If dropped, the lock is released in the background.

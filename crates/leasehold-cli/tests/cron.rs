@@ -155,7 +155,8 @@ fn status_shows_the_last_runs_and_the_next() {
 #[test]
 fn the_command_sees_its_tick_and_events_are_json() {
     let store = support::sqlite();
-    let script = "for v in NAME TICK TICK_MS FENCE LEASE_ID URL; do eval echo \\$LEASEHOLD_$v; done >seen; mv seen all; exit 3";
+    let script = "for v in NAME TICK TICK_MS FENCE LEASE_ID URL; do eval echo \\$LEASEHOLD_$v; done >seen; \
+                  mv seen all; exit 3";
     let node = cron(&store, &["--json", "--no-warnings", "@every 1s", "x", "-c", script]);
     appears(&store.path("all"));
     until("it says how the tick ended", || node.said().contains("tick_failed"));

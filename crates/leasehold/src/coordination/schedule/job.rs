@@ -262,8 +262,7 @@ impl Ticks {
         }
     }
 
-    /// Looks again after this time, or at the next tick if that comes first. Where missed ticks are left out, only at the
-    /// next tick.
+    /// Looks again at the next tick, or after this time if that comes first and missed ticks are not left out.
     fn again(&mut self, record: &TickRecord, now: Tick, after: Duration) {
         let next = self.plan.next(record, now).unwrap_or(NEVER);
         let skips = self.plan.missed == Missed::Skip && self.plan.policy == TickPolicy::AtMostOnce;

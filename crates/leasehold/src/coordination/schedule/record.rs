@@ -316,9 +316,10 @@ mod tests {
         record.schedule = Some((&Schedule::cron("* * * * *").unwrap()).into());
         record.end(Duration::from_millis(3), &TickResult::Done);
         record.begin(120_000.into(), "me", 8);
-        let text = r#"{"ticks":1,"cron":"* * * * *","zone":"UTC","runs":[{"tick":60000,"at":7,"by":"me","ms":3},{"tick":120000,"at":8,"by":"me"}]}"#;
+        let runs = r#"{"tick":60000,"at":7,"by":"me","ms":3},{"tick":120000,"at":8,"by":"me"}"#;
+        let text = format!(r#"{{"ticks":1,"cron":"* * * * *","zone":"UTC","runs":[{runs}]}}"#);
         assert_eq!(record.text().unwrap(), text);
-        assert_eq!(TickRecord::parse(Some(text)).unwrap(), record);
+        assert_eq!(TickRecord::parse(Some(&text)).unwrap(), record);
     }
 
     #[test]

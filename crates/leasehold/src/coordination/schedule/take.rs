@@ -129,14 +129,16 @@ pub struct TickGuard {
 enum Keeps {
     Lease(Guard),
     /// A job that needs no store: only the next tick of this node waits.
-    Node(#[allow(dead_code)] OwnedMutexGuard<()>),
+    Node {
+        _turn: OwnedMutexGuard<()>,
+    },
 }
 
 impl TickGuard {
     /// A tick that only this node runs.
     pub(super) fn local(tick: Tick, turn: OwnedMutexGuard<()>, clock: Arc<dyn Clock>) -> Self {
         let started = clock.now();
-        TickGuard { tick, record: TickRecord::default(), started, clock, keeps: Keeps::Node(turn) }
+        TickGuard { tick, record: TickRecord::default(), started, clock, keeps: Keeps::Node { _turn: turn } }
     }
 
     /// The tick.
@@ -148,7 +150,7 @@ impl TickGuard {
     pub fn guard(&self) -> Option<&Guard> {
         match &self.keeps {
             Keeps::Lease(guard) => Some(guard),
-            Keeps::Node(_) => None,
+            Keeps::Node { .. } => None,
         }
     }
 
@@ -195,7 +197,7 @@ impl TickGuard {
     /// Faults of the store. The lock is then free when its ttl passes.
     pub async fn leave_open(self) -> Result<GuardState> {
         match self.keeps {
-            Keeps::Node(_) => Ok(GuardState::Released),
+            Keeps::Node { .. } => Ok(GuardState::Released),
             Keeps::Lease(guard) => guard.release().await,
         }
     }
@@ -212,7 +214,7 @@ impl TickGuard {
     pub async fn finish(mut self, result: TickResult) -> Result<GuardState> {
         self.record.end(self.clock.now().since(self.started), &result);
         match self.keeps {
-            Keeps::Node(_) => Ok(GuardState::Released),
+            Keeps::Node { .. } => Ok(GuardState::Released),
             Keeps::Lease(guard) => {
                 let written = write(&guard, self.record.text()?).await;
                 // The end is recorded or not: whether the release is confirmed changes nothing about that.

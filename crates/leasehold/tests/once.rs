@@ -252,7 +252,7 @@ async fn a_store_without_notes_says_which_stores_work() {
     for error in [once.begin().await.map(drop), world.locks.tick_record("job").await.map(drop)] {
         let error = error.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.message().contains("docs/guarantees.md"), "{error}");
+        assert!(error.message().contains("use sqlite:, redis:, postgres:"), "{error}");
     }
     assert_eq!(calls(&world), [0; 4]);
 }

@@ -150,7 +150,7 @@ impl ScheduledJob {
         let locks = locks.into().filter(|_| self.hint != LockingHint::NodeLocal);
         let (place, clock): (Place, Arc<dyn Clock>) = match locks {
             Some(locks) => {
-                locks.info().require_notes()?;
+                take::check_store(locks)?;
                 locks.name(&self.plan.name)?;
                 let lock = Lock::new(locks, &self.plan.name);
                 let taker = Taker { lock, schedule: Some(self.plan.schedule.clone()) };

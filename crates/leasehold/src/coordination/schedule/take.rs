@@ -82,9 +82,25 @@ pub(super) struct Seen {
     held: Option<Duration>,
 }
 
+/// Refuses a store that cannot keep a record of ticks.
+pub(super) fn check_store(locks: &Locks) -> Result<()> {
+    let info = locks.info();
+    if info.notes {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{}: keeps no notes, and so no record of ticks; use sqlite:, redis:, postgres:, quorum:, or a leasehold \
+             server on one of these",
+            info.scheme
+        ),
+    ))
+}
+
 /// Looks at the record of a name: one call.
 pub(super) async fn look(locks: &Locks, name: &str) -> Result<Seen> {
-    locks.info().require_notes()?;
+    check_store(locks)?;
     let info = locks.inspect(name).await?;
     let note = info.note.as_ref();
     let mut record = TickRecord::parse(note.map(|note| &*note.text))

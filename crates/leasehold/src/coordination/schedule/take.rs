@@ -119,7 +119,8 @@ async fn write(guard: &Guard, text: String) -> Result<()> {
     let mut pause = PAUSE;
     loop {
         match guard.write_note(Arc::clone(&text)).await {
-            Err(error) if error.is_retryable() && guard.check().is_ok() => {
+            Err(error) if error.is_retryable() => {
+                guard.check().map_err(|lost| lost.with_source(error))?;
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(1));
             }

@@ -192,6 +192,7 @@ fn without_the_record_ticks_run_twice() {
     }
     let runs = three_nodes("without_the_record_ticks_run_twice", "unrecorded", 0);
     let (twice, _) = wrong(&runs);
-    // Nearly all of them run three times.
-    assert!(twice.len() as u64 > TICKS / 2, "{}", twice.len());
+    eprintln!("{} of {} ticks have run twice or more", twice.len(), runs.len());
+    // How many depends on how fast the machine is; with the record it is none.
+    assert!(!twice.is_empty());
 }

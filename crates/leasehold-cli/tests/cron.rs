@@ -171,8 +171,8 @@ fn the_command_sees_its_tick_and_events_are_json() {
     until("two ticks have run", || node.said().matches("tick_failed").count() >= 2);
     let said: Vec<Value> = node.said().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let names: Vec<&str> = said.iter().map(|event| event["event"].as_str().unwrap()).collect();
-    assert_eq!(names[..6], ["scheduled", "tick", "started", "exited", "tick_failed", "tick"], "{said:?}");
-    assert_eq!(said[4]["why"], "the command ended with exit code 3");
+    assert_eq!(names[..6], ["scheduled", "tick", "started", "exited", "released", "tick_failed"], "{said:?}");
+    assert_eq!(said[5]["why"], "the command ended with exit code 3");
     assert!(said[1]["fence"].as_u64().unwrap() > 0);
 }
 

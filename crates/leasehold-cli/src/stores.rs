@@ -20,6 +20,7 @@ struct Row {
     shared: bool,
     max_permits: u32,
     downgrade: bool,
+    notes: bool,
 }
 
 impl Row {
@@ -45,6 +46,7 @@ impl Row {
             shared: info.shared,
             max_permits: info.max_permits,
             downgrade: info.downgrade,
+            notes: info.notes,
         }
     }
 }
@@ -60,8 +62,8 @@ pub(crate) fn run(args: &Stores) -> Result<String, Failure> {
 }
 
 fn show(rows: &[Row]) -> String {
-    const HEAD: [&str; 9] =
-        ["URL", "LIVENESS", "CLOCK", "FENCED", "FIFO", "PUSH", "SHARED", "PERMITS", "DOWNGRADE"];
+    const HEAD: [&str; 10] =
+        ["URL", "LIVENESS", "CLOCK", "FENCED", "FIFO", "PUSH", "SHARED", "PERMITS", "DOWNGRADE", "NOTES"];
     let mut lines = vec![HEAD.map(String::from)];
     lines.extend(rows.iter().map(|row| {
         [
@@ -74,6 +76,7 @@ fn show(rows: &[Row]) -> String {
             yes(row.shared),
             permits(row.max_permits),
             yes(row.downgrade),
+            yes(row.notes),
         ]
     }));
     table::table(&lines, table::width(), table::colour())
@@ -103,6 +106,7 @@ mod tests {
         unable.time = TimeAuthority::None;
         unable.fifo = false;
         unable.max_permits = 0;
+        unable.notes = false;
         let mut few = Info::new("few");
         few.max_permits = 8;
         let rows: Vec<Row> = [("memory:", able), ("some-other-store:…", unable), ("few:…", few)]
@@ -111,10 +115,10 @@ mod tests {
         assert_eq!(
             show(&rows),
             "\
-URL                 LIVENESS  CLOCK  FENCED  FIFO  PUSH  SHARED  PERMITS  DOWNGRADE
-memory:             ttl       store  yes     yes   yes   yes     yes      yes
-some-other-store:…  session   none   yes     no    yes   yes     no       yes
-few:…               ttl       store  yes     yes   yes   yes     up to 8  yes
+URL                 LIVENESS  CLOCK  FENCED  FIFO  PUSH  SHARED  PERMITS  DOWNGRADE  NOTES
+memory:             ttl       store  yes     yes   yes   yes     yes      yes        yes
+some-other-store:…  session   none   yes     no    yes   yes     no       yes        no
+few:…               ttl       store  yes     yes   yes   yes     up to 8  yes        yes
 "
         );
     }

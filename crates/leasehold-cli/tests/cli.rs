@@ -55,10 +55,10 @@ fn stores_is_a_table_for_people() {
     let head: Vec<_> = lines.next().unwrap().split_whitespace().collect();
     assert_eq!(
         head,
-        ["URL", "LIVENESS", "CLOCK", "FENCED", "FIFO", "PUSH", "SHARED", "PERMITS", "DOWNGRADE"]
+        ["URL", "LIVENESS", "CLOCK", "FENCED", "FIFO", "PUSH", "SHARED", "PERMITS", "DOWNGRADE", "NOTES"]
     );
     let memory: Vec<_> = lines.find(|line| line.starts_with("memory:")).unwrap().split_whitespace().collect();
-    assert_eq!(memory, ["memory:", "ttl", "store", "yes", "yes", "yes", "yes", "yes", "yes"]);
+    assert_eq!(memory, ["memory:", "ttl", "store", "yes", "yes", "yes", "yes", "yes", "yes", "yes"]);
     assert_eq!(run(&["stores", "--output", "table"]).1, out);
 }
 
@@ -72,7 +72,7 @@ fn stores_is_json_for_programs() {
         *memory,
         serde_json::json!({
             "scheme": "memory", "url": "memory:", "liveness": "ttl", "clock": "store", "fenced": true,
-            "fifo": true, "push": true, "shared": true, "max_permits": u32::MAX, "downgrade": true,
+            "fifo": true, "push": true, "shared": true, "max_permits": u32::MAX, "downgrade": true, "notes": true,
         })
     );
 }

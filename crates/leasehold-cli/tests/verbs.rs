@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Ended, Running, Store, ended, file, sqlite, stores, ttl_stores, until};
+use support::{Ended, Running, Store, ended, every_store, file, sqlite, stores, ttl_stores, until};
 use testkit::pty::Terminal;
 
 /// Leaving a queue is tried for a second; a waiter that missed the signal would wait for ever.
@@ -256,6 +256,33 @@ fn ctrl_c_ends_a_script_that_waits_for_a_lock() {
         until("it has left the queue", || store.inspect("x").queue_length == 0);
         until("the script has ended", || terminal.has_ended());
         assert!(!terminal.shown().contains("went on"), "{}", terminal.shown());
+    }
+}
+
+#[test]
+fn show_prints_the_note_that_a_holder_left() {
+    for store in every_store() {
+        let locks = leasehold::blocking::Locks::connect(&store.url).unwrap();
+        let guard = locks.mutex("jobs/noted").lock().unwrap();
+        if !locks.info().notes {
+            assert_eq!(guard.write_note("x").unwrap_err().kind(), leasehold::ErrorKind::Unsupported);
+            continue;
+        }
+        let fence = guard.fence();
+        guard.write_note("step 1\x1b[2J").unwrap();
+        let line = |text: &str| format!("  note of fence {fence}: {text}\n");
+        let shown = call(&store, &["show", "jobs/noted"]).out;
+        assert!(shown.ends_with(&line("step 1\u{fffd}[2J")), "{shown}");
+        guard.release_with_note("done").unwrap();
+        let shown = call(&store, &["show", "jobs/noted"]).out;
+        assert!(shown.contains(": free\n") && shown.ends_with(&line("done")), "{shown}");
+        let note = json(&store, &["show", "jobs/noted"])["note"].clone();
+        assert_eq!(note, serde_json::json!({"text": "done", "fence": fence}));
+        // A note that was cleared is none.
+        locks.mutex("jobs/noted").lock().unwrap().release_with_note("").unwrap();
+        let shown = call(&store, &["show", "jobs/noted"]).out;
+        assert!(!shown.contains("note of"), "{shown}");
+        locks.close();
     }
 }
 

@@ -733,7 +733,7 @@ pub struct Info {
     pub revoke: bool,
     /// Whether the client can notice a loss at all; if not, a guard's lost signal never comes.
     pub detects_loss: bool,
-    /// Whether names keep notes (promise 11).
+    /// Whether names keep notes (promise 11). Only with `fenced`, because fences put them in order.
     pub notes: bool,
     /// Whether `wait`, called for a claim that holds a lease, stays pending until that lease is over. The client then
     /// learns of a loss as it happens, not only when the renewal loop next asks.

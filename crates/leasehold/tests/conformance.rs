@@ -47,6 +47,7 @@ fn memory_says_that_it_can_do_everything() {
     assert!(info.find_by_id);
     assert!(info.revoke);
     assert!(info.detects_loss);
+    assert!(info.notes);
     assert!(!info.tells_loss);
     assert_eq!(info.check_every, None);
     assert!(info.namespaced);
@@ -64,7 +65,7 @@ fn the_list_is_long_and_every_name_is_there_once() {
 
 #[test]
 fn every_promise_has_a_check_and_every_check_a_promise() {
-    let promises = (1..=10).map(|number| number.to_string());
+    let promises = (1..=11).map(|number| number.to_string());
     let safety = (1..=13).map(|number| format!("I{number}"));
     let liveness = (1..=8).map(|number| format!("J{number}"));
     let known: HashSet<String> = promises.clone().chain(safety).chain(liveness).collect();

@@ -110,6 +110,9 @@ impl Backend for Limited {
     }
 
     async fn renew(&self, leases: &[Renewal]) -> Vec<Result<Renewed>> {
+        if !self.info.notes && leases.iter().any(|renewal| renewal.note.is_some()) {
+            return leases.iter().map(|_| self.unsupported()).collect();
+        }
         let limit = |renewal: &Renewal| {
             let mut renewal = renewal.clone();
             if self.is_session() {
@@ -130,6 +133,9 @@ impl Backend for Limited {
     }
 
     async fn release(&self, lease: &Release) -> Result<Released> {
+        if !self.info.notes && lease.note.is_some() {
+            return self.unsupported();
+        }
         let mut lease = lease.clone();
         if !self.info.fenced {
             lease.fence = None;
@@ -236,6 +242,7 @@ impl Backend for Distant {
 async fn run(limit: impl FnOnce(&mut Info)) -> Vec<&'static str> {
     let mut info = Info::new("limited");
     limit(&mut info);
+    info.notes = info.fenced && info.liveness == Liveness::Ttl;
     let store = Arc::new(Limited { inner: Memory::new(), info });
     let report = run_all(&Harness::new(store)).await;
     println!("{report}");

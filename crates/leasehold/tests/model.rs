@@ -259,7 +259,8 @@ impl Rebuilt {
 
 impl Tested for Rebuilt {
     fn apply(&mut self, now: Now, op: Op<'_>) -> (Said, Vec<LeaseId>) {
-        self.0 = State::from_rows(self.0.last_fence(), self.0.version(), self.rows());
+        let note = self.0.note().cloned();
+        self.0 = State::from_rows(self.0.last_fence(), self.0.version(), self.rows()).with_note(note);
         let Op::Keep(claim) = op else { return Tested::apply(&mut self.0, now, op) };
         // Keeping settles nothing; a store has already done that.
         let (_, woken) = Tested::apply(&mut self.0, now, Op::Sweep);
@@ -336,6 +337,8 @@ const FAULTS: &[(Planted, Option<&str>)] = &[
     (Planted::RevokeMeetsAnybody, None),
     (Planted::AskingByIdIsCutToo, None),
     (Planted::OnlyTheShownAreCounted, None),
+    (Planted::AnyNoteReplaces, None),
+    (Planted::RefusalsWriteNotes, None),
 ];
 
 /// The first failure in some steps of each profile, with so many seeds.

@@ -40,7 +40,7 @@ async fn sqlite_says_that_it_can_do_everything() {
     usual.keeps_places = true;
     assert_eq!(info, usual);
     assert!(info.fenced && info.fifo && info.push && info.shared && info.downgrade);
-    assert!(info.find_by_id && info.revoke && info.detects_loss && info.namespaced);
+    assert!(info.find_by_id && info.revoke && info.detects_loss && info.namespaced && info.notes);
     assert_eq!((info.max_permits, info.max_ttl), (u32::MAX, Duration::from_secs(24 * 3600)));
     assert!(leasehold::stores().iter().any(|store| store.info == info));
 }

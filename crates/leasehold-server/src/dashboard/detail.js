@@ -79,6 +79,7 @@ function fill(lock, events, heard) {
   drawn = shape;
   timers = [];
   const parts = [facts([["Last fence", lock.last_fencing_token, "mono"], ["Version", lock.version]])];
+  if (lock.note && lock.note.text) parts.push(title("Note", "by fence " + lock.note.fencing_token), make("pre", "note", shown(lock.note.text)));
   parts.push(title("Holders", lock.holder_count > 50 ? "50 of " + lock.holder_count : lock.holder_count || ""), ...lock.holders.slice(0, 50).map((h) => holderCard(h, heard)));
   if (!lock.holders.length) parts.push(make("p", "soft", "Nobody holds it."));
   if (lock.holder_count > 50) parts.push(make("p", "soft", "and " + (lock.holder_count - 50) + " more"));

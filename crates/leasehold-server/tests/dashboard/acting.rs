@@ -184,7 +184,10 @@ fn names_owners_and_metadata_are_text_whatever_they_hold() {
     let server = Server::start();
     let (name, owner) = ("<script>alert(1)</script>", "<img src=x onerror=alert(2)>");
     let body = json!({ "owner_id": owner, "ttl_ms": 60_000, "metadata": "<b onclick=alert(3)>m</b>" });
-    assert_eq!(server.verb(name, "acquire", body)["acquired"], true);
+    let lease = server.verb(name, "acquire", body);
+    let note =
+        json!({ "lease_id": lease["lease_id"], "extend_by_ms": 60_000, "note": "<i onclick=alert(5)>n</i>" });
+    assert_eq!(server.verb(name, "renew", note)["renewed"], true);
     server.queue(name, "<svg onload=alert(4)>");
     server.take("line\nbreak \u{202e}txt.exe", "me", 60_000);
     let mut page = Page::open(&server);
@@ -197,6 +200,7 @@ fn names_owners_and_metadata_are_text_whatever_they_hold() {
         ("#detail-name", name),
         ("#detail .holder .who", owner),
         ("#detail .holder pre", "<b onclick=alert(3)>m</b>"),
+        ("#detail pre.note", "<i onclick=alert(5)>n</i>"),
         ("#detail .queued .who", "<svg onload=alert(4)>"),
     ] {
         assert_eq!(page.said(selector), text, "{selector}");

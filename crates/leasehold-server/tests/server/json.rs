@@ -122,6 +122,8 @@ fn renew(named: bool) -> BoxedStrategy<Value> {
         may("mode", mode()),
         may("limit", limit()),
         may("raise_fencing_token", number()),
+        may("note", text()),
+        may("note_revision", number()),
     ];
     if named {
         fields.push(may("lock_name", text()));
@@ -140,6 +142,8 @@ fn release() -> BoxedStrategy<Value> {
         may("fencing_token", number()),
         may("unanswered", number()),
         may("attempt", number()),
+        may("note", text()),
+        may("note_revision", number()),
     ])
 }
 
@@ -242,6 +246,9 @@ fn lock() -> BoxedStrategy<Value> {
         fields.push(must(name, number()));
     }
     fields.push(must("lease_expiry_ms", or_null(number())));
+    let note =
+        object(vec![must("text", text()), must("fencing_token", number()), must("revision", number())]);
+    fields.push(may("note", note));
     object(fields)
 }
 
@@ -327,7 +334,7 @@ fn answers_round_trip_through_json_and_allow_new_fields() {
     let mut able = numbers(&["max_ttl_ms", "max_wait_ms"]);
     able.extend(["server", "version", "store", "time"].map(|name| must(name, text())));
     able.extend(
-        ["fenced", "fifo", "shared", "downgrade", "find_by_id", "revoke", "detects_loss"]
+        ["fenced", "fifo", "shared", "downgrade", "find_by_id", "revoke", "detects_loss", "notes"]
             .map(|name| must(name, flag())),
     );
     able.extend([

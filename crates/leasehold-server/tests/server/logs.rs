@@ -167,6 +167,8 @@ async fn request_bodies_never_reach_the_log_or_an_answer() {
             "shorten",
             "raise_fencing_token",
             "unanswered",
+            "note",
+            "note_revision",
             "now",
             "leases",
             "lock_name",

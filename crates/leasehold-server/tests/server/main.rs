@@ -14,6 +14,7 @@ mod json;
 mod limits;
 mod logs;
 mod messages;
+mod notes;
 mod operations;
 mod quorum;
 mod repeats;

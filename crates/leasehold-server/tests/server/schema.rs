@@ -116,7 +116,7 @@ impl Document {
 /// Every route with a well-formed body: method, path, the document's name for the path, body.
 fn routes(lease: &str) -> Vec<(&'static str, &'static str, &'static str, String)> {
     let take = json!({"owner_id": "me", "ttl_ms": 30_000, "metadata": "m", "mode": "permit", "limit": 1});
-    let renew = json!({"lease_id": lease, "extend_by_ms": 1000});
+    let renew = json!({"lease_id": lease, "extend_by_ms": 1000, "note": "n", "note_revision": 1});
     let one = |name: &str| json!({"lock_name": name, "lease_id": lease, "extend_by_ms": 1000});
     vec![
         ("post", "/v1/locks/a/acquire", "/v1/locks/{name}/acquire", take.to_string()),

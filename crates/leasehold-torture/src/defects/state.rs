@@ -58,7 +58,7 @@ pub(crate) fn restarted(state: &State) -> State {
     let fence = if on(Bug::FenceInMemoryOnly) { Fence::UNFENCED } else { state.last_fence() };
     let kept = |row: &Row| !(on(Bug::LeasesInMemoryOnly) && matches!(row, Row::Lease(_)));
     let rows = rows(state).into_iter().filter(|(_, row)| kept(row));
-    State::from_rows(fence, state.version(), rows)
+    State::from_rows(fence, state.version(), rows).with_note(state.note().cloned())
 }
 
 fn acquire(state: &mut State, now: Now, claim: &Claim, wake: &mut Vec<LeaseId>) -> Result<Answer> {
@@ -184,7 +184,7 @@ fn lapsed_tickets(state: &State, now: Now) -> BTreeMap<LeaseId, u64> {
 fn edit(state: &mut State, mut change: impl FnMut(&LeaseId, &mut Row)) {
     let mut rows = rows(state);
     rows.iter_mut().for_each(|(id, row)| change(id, row));
-    *state = State::from_rows(state.last_fence(), state.version(), rows);
+    *state = State::from_rows(state.last_fence(), state.version(), rows).with_note(state.note().cloned());
 }
 
 fn edit_leases(state: &mut State, mut change: impl FnMut(&mut LeaseRow)) {

@@ -175,6 +175,7 @@ enum Need {
     Revoke,
     DetectsLoss,
     Notes,
+    NoNotes,
     TellsLoss,
     Namespaced,
     /// The check is about what the store says it cannot do.
@@ -201,6 +202,7 @@ impl Need {
             Need::Revoke => (info.revoke, "leases cannot be revoked"),
             Need::DetectsLoss => (info.detects_loss, "a loss cannot be noticed"),
             Need::Notes => (info.notes, "names keep no notes"),
+            Need::NoNotes => (!info.notes, "names keep notes"),
             Need::TellsLoss => (info.tells_loss, "a loss is found out by asking"),
             Need::Namespaced => (info.namespaced, "names have no namespace"),
             Need::Lack => {

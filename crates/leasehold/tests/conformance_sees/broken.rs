@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold::backend::{
-    Attempt, Backend, Busy, Claim, Gone, Grant, Info, Mode, NameInfo, Page, Query, Release, Released,
-    Renewal, Renewed, Revoked, Swept, Wake,
+    Attempt, Backend, Busy, Claim, Gone, Grant, Info, Mode, NameInfo, NewNote, Note, Page, Query, Release,
+    Released, Renewal, Renewed, Revoked, Swept, Wake,
 };
 use leasehold::backends::memory::Memory;
 use leasehold::{ErrorKind, Fence, LeaseId, Name, Result};
@@ -42,6 +42,7 @@ struct Common {
     revoked: HashSet<Name>,
     deaf: HashSet<LeaseId>,
     waits: HashMap<Name, usize>,
+    notes: HashMap<Name, Note>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -157,6 +158,28 @@ impl Broken {
         }
     }
 
+    /// A note as this store keeps it.
+    fn note(&self, note: Option<NewNote>) -> Option<NewNote> {
+        let mut note = note?;
+        match self.bug {
+            Bug::NotesAreCut => note.text = note.text.chars().take(100).collect::<String>().into(),
+            Bug::EmptyNotesAreNone if note.text.is_empty() => return None,
+            _ => {}
+        }
+        Some(note)
+    }
+
+    /// What this store makes of a note that came with a verb: `fence` of the lease that it found.
+    fn noted(&self, name: &Name, note: Option<NewNote>, fence: Option<Fence>) {
+        let Some(note) = note else { return };
+        let fence = match (self.bug, fence) {
+            (Bug::NotesNeedNoLease, None) => Fence::MAX,
+            (Bug::AnyNoteReplaces, Some(fence)) => fence,
+            _ => return,
+        };
+        lock(&self.common).notes.insert(name.clone(), Note::new(note.text, fence, note.revision));
+    }
+
     async fn renew_one(&self, asked: &Renewal) -> Result<Renewed> {
         let mut renewal = asked.clone();
         renewal.name = self.name(&renewal.name);
@@ -248,7 +271,15 @@ impl Broken {
             }
             _ => {}
         }
-        match self.inner.renew(&[renewal]).await.remove(0)? {
+        renewal.note = self.note(renewal.note);
+        let (name, note) = (renewal.name.clone(), renewal.note.clone());
+        let answer = self.inner.renew(&[renewal]).await.remove(0)?;
+        let fence = match &answer {
+            Renewed::Held(grant) => Some(grant.fence),
+            _ => None,
+        };
+        self.noted(&name, note, fence);
+        match answer {
             Renewed::Held(grant) => Ok(Renewed::Held(self.told(grant, asked.ttl))),
             gone => Ok(gone),
         }
@@ -262,6 +293,7 @@ impl Backend for Broken {
         match self.bug {
             Bug::InfoChanges if self.second => info.fifo = false,
             Bug::SaysItCannotRevoke => info.revoke = false,
+            Bug::SaysItKeepsNoNotes => info.notes = false,
             _ => {}
         }
         info
@@ -464,7 +496,14 @@ impl Backend for Broken {
             Bug::NonceIsForgotten => release.nonce = None,
             _ => {}
         }
+        release.note = self.note(release.note);
+        let holder = self.claims_on(&release.name).await.filter(|holder| holder.id == release.id);
+        let fence = match holder {
+            Some(_) => self.view(&release.name).await.holders.first().map(|holder| holder.grant.fence),
+            None => None,
+        };
         let answer = self.inner.release(&release).await?;
+        self.noted(&release.name, release.note, fence.filter(|_| answer == Released::Done));
         Ok(if self.bug == Bug::ReleaseIsAlwaysDone { Released::Done } else { answer })
     }
 
@@ -520,6 +559,9 @@ impl Backend for Broken {
             other => other.clone(),
         };
         let mut page = self.inner.inspect(&query).await?;
+        if self.bug == Bug::NotesAreSeenByNameOnly {
+            page.items.iter_mut().for_each(|info| info.note = None);
+        }
         if self.bug == Bug::FindsByIdOnlyTheOldest {
             for item in &mut page.items {
                 *item = self.view(&item.name).await;
@@ -551,7 +593,11 @@ impl Backend for Broken {
 impl Broken {
     /// What there is to see, as this store shows it.
     fn show(&self, info: &mut NameInfo) {
+        if let Some(note) = lock(&self.common).notes.get(&info.name) {
+            info.note = Some(note.clone());
+        }
         match self.bug {
+            Bug::NotesAreForgotten => info.note = None,
             Bug::InspectHidesMetadata => info.holders.iter_mut().for_each(|holder| holder.metadata = None),
             Bug::InspectShowsItBackwards => {
                 info.holders.reverse();

@@ -186,6 +186,18 @@ bugs! {
     VersionStandsStill: the_version_rises_with_every_change_of_a_lease;
     TextEndsAtNul: owner_and_metadata_can_be_any_text;
 
+    NotesAreForgotten: a_note_is_written_with_a_renewal_and_everybody_sees_it,
+        a_note_is_written_with_a_release_and_stays, a_permit_writes_a_note_like_any_lease,
+        a_note_in_a_batch_goes_to_its_own_name, a_guard_leaves_notes_that_every_client_reads;
+    NotesAreSeenByNameOnly: the_lists_show_notes_too;
+    NotesNeedNoLease: a_refused_renewal_or_release_writes_no_note, a_lease_that_is_over_writes_no_note,
+        a_place_in_the_queue_writes_no_note;
+    AnyNoteReplaces: a_late_duplicate_of_a_note_does_not_replace_a_later_one,
+        a_note_of_a_lower_fence_does_not_replace_one_of_a_higher;
+    NotesAreCut: a_note_keeps_its_text_exactly;
+    EmptyNotesAreNone: an_empty_text_clears_a_note, a_guard_leaves_notes_that_every_client_reads;
+    SaysItKeepsNoNotes: a_store_without_notes_refuses_them_and_does_nothing;
+
     NamesIgnoreCase: names_that_look_alike_are_names_of_their_own;
     NamesAreTrimmed: names_that_look_alike_are_names_of_their_own;
     NamesAreCut: names_may_have_512_bytes;
@@ -287,7 +299,7 @@ async fn the_report_lists_failures_and_what_was_left_out() {
     assert!(!report.is_passed());
     assert!(report.failures().all(|(check, _)| check.name() != seen));
     let (text, failures) = (report.to_string(), report.failures().count());
-    assert!(text.contains(&format!(" {failures} failed, 4 do not apply, 1 left out")), "{text}");
+    assert!(text.contains(&format!(" {failures} failed, 5 do not apply, 1 left out")), "{text}");
     assert!(text.contains("it is known") && text.contains("conformance/raw/fences.rs:"), "{text}");
 
     assert!(report.summary().contains("\n  1 skipped: left out: it is known"), "{}", report.summary());

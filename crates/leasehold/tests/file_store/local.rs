@@ -35,6 +35,7 @@ fn the_store_says_what_it_is() {
     assert_eq!((info.fifo, info.downgrade, info.find_by_id, info.revoke), (false, false, false, false));
     assert_eq!((info.push, info.max_permits), (true, 64));
     assert_eq!((info.keeps_places, info.tells_loss), (false, cfg!(target_os = "linux")));
+    assert!(!info.notes);
     assert_eq!(info.check_every, Some(Duration::from_millis(500)));
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::backend::{Claim, Release, Renewal};
+use leasehold::backend::{Claim, NewNote, Release, Renewal};
 use leasehold::state::{Now, Op};
 use leasehold::{Fence, LeaseId, Mode, Name};
 
@@ -214,14 +214,16 @@ impl fmt::Display for Verb {
                 given(" owner ", r.owner.as_ref().map(|o| o.to_string()))?;
                 given(" shorten ", r.shorten.map(|n| n.to_string()))?;
                 given(" mode ", r.mode.map(|m| m.to_string()))?;
-                given(" raise_fence ", r.raise_fence.map(|f| f.to_string()))
+                given(" raise_fence ", r.raise_fence.map(|f| f.to_string()))?;
+                given(" note ", r.note.as_ref().map(|n| format!("{} {:?}", n.revision, n.text)))
             }
             Verb::Release(r) => {
                 given("release ", shown(r.id))?;
                 given(" fence ", r.fence.map(|f| f.to_string()))?;
                 given(" owner ", r.owner.as_ref().map(|o| o.to_string()))?;
                 given(" unanswered ", r.unanswered.map(|t| format!("{t:?}")))?;
-                given(" nonce ", r.nonce.map(|n| n.to_string()))
+                given(" nonce ", r.nonce.map(|n| n.to_string()))?;
+                given(" note ", r.note.as_ref().map(|n| format!("{} {:?}", n.revision, n.text)))
             }
             Verb::Revoke { now, only } => {
                 given("revoke now: ", Some(now.to_string()))?;
@@ -534,7 +536,19 @@ impl<'a> History<'a> {
         if self.rng.chance(120) {
             renewal.raise_fence = Some(self.raised(spec, lease));
         }
+        renewal.note = self.note();
         renewal
+    }
+
+    /// Revisions are few, so that they are often the same. Some texts are like numbers, quoted, or empty.
+    fn note(&mut self) -> Option<NewNote> {
+        if !self.rng.chance(200) {
+            return None;
+        }
+        let texts = ["", "7", "N\u{1}", "it's {\"done\": [1]}", "\u{e9}\u{1f600}", "a \\ b"];
+        let text = texts[self.rng.below(texts.len() as u64) as usize];
+        let revision = [0, 1, 2, 3, (1 << 53) - 1][self.rng.weighted([3, 3, 2, 1, 1])];
+        Some(NewNote::new(text, revision).expect("a good note"))
     }
 
     fn raised(&mut self, spec: &Spec, lease: Option<&Lease>) -> Fence {
@@ -565,6 +579,7 @@ impl<'a> History<'a> {
             let right = nonce_of(spec, id).filter(|_| self.rng.chance(700));
             release.nonce = Some(right.unwrap_or_else(|| self.nonce()));
         }
+        release.note = self.note();
         release
     }
 

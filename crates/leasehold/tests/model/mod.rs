@@ -88,6 +88,7 @@ impl Said {
 pub(crate) struct Seen {
     pub(crate) version: u64,
     pub(crate) last_fence: Fence,
+    pub(crate) note: Option<leasehold::backend::Note>,
     pub(crate) holders: Vec<HolderSeen>,
     pub(crate) holder_count: u64,
     /// The holders shown to a caller that asks by each of these ids, where not all are shown.
@@ -158,6 +159,7 @@ pub(crate) fn seen(view: NameInfo) -> Seen {
     Seen {
         version: view.version,
         last_fence: view.last_fence,
+        note: view.note,
         holders: view.holders.into_iter().map(holder).collect(),
         holder_count: view.holder_count,
         asked: Vec::new(),

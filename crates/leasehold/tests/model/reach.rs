@@ -74,6 +74,8 @@ pub(crate) const LEAST: &[(&str, u64)] = &[
     ("a queue of more than 128", 500),
     ("all permits taken", 3000),
     ("at rest", 500),
+    ("note: one that comes later stays", 50),
+    ("note: written", 300),
     ("dozens woken at once", 2),
     ("more than 100 holders", 500),
     ("release 1: superseded", 200),

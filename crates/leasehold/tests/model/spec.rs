@@ -8,7 +8,7 @@ use std::mem::take;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::backend::{Claim, Grant, Release, Renewal};
+use leasehold::backend::{Claim, Grant, NewNote, Note, Release, Renewal};
 use leasehold::state::{LeaseRow, Now, Op, Row, SpentRow, TicketRow};
 use leasehold::{ErrorKind, Fence, Gone, LeaseId, Mode};
 
@@ -44,6 +44,8 @@ pub(crate) enum Planted {
     RevokeMeetsAnybody,
     AskingByIdIsCutToo,
     OnlyTheShownAreCounted,
+    AnyNoteReplaces,
+    RefusalsWriteNotes,
 }
 
 // What is kept.
@@ -96,6 +98,7 @@ struct Dropped {
 pub(crate) struct Spec {
     pub(crate) last_fence: u64,
     pub(crate) version: u64,
+    pub(crate) note: Option<Note>,
     pub(crate) leases: Vec<Lease>,
     pub(crate) tickets: Vec<Ticket>,
     pub(crate) spent: Vec<Spent>,
@@ -138,6 +141,7 @@ impl Spec {
         Spec {
             last_fence: 0,
             version: 0,
+            note: None,
             leases: Vec::new(),
             tickets: Vec::new(),
             spent: Vec::new(),
@@ -228,7 +232,7 @@ impl Spec {
         let forgets = self.is_at_rest() && self.version > 0 && self.last_fence < passed;
         if forgets {
             self.rule("sweep: a counter forgotten");
-            (self.last_fence, self.version) = (0, 0);
+            (self.last_fence, self.version, self.note) = (0, 0, None);
         }
         forgets
     }
@@ -502,6 +506,11 @@ impl Spec {
         }
         // 6. `shorten` is given and differs from the number of renewals: nothing changes.
         let counts_differ = renewal.shorten.is_some_and(|n| n != lease.renewals);
+        if counts_differ && planted == Planted::RefusalsWriteNotes {
+            let (fence, grant) = (lease.fence, lease.grant(now, wall));
+            self.write(&renewal.note, fence);
+            return self.by("renew 6: renewed meanwhile", Said::Held(grant));
+        }
         if counts_differ && planted != Planted::ShortenIgnoresTheCount {
             let grant = lease.grant(now, wall);
             return self.by("renew 6: renewed meanwhile", Said::Held(grant));
@@ -522,8 +531,9 @@ impl Spec {
             lease.expires = lease.expires.min(now.saturating_add(lease.ttl));
         }
         lease.renewals += 1;
-        let grant = lease.grant(now, wall);
+        let (fence, grant) = (lease.fence, lease.grant(now, wall));
         self.changed = true;
+        self.write(&renewal.note, fence);
         if downgrade {
             self.rule("renew 7: downgraded");
         }
@@ -532,6 +542,23 @@ impl Spec {
         }
         let how = if renewal.shorten.is_some() { "renew 7: shortened" } else { "renew 7: renewed" };
         self.by(how, Said::Held(grant))
+    }
+
+    /// "A note stays if its fence is higher, or if its fence is the same and its revision is higher."
+    fn write(&mut self, note: &Option<NewNote>, fence: u64) {
+        let Some(new) = note else { return };
+        let stays = self.note.as_ref().is_some_and(|old| {
+            let by = old.fence.get();
+            by > fence || by == fence && old.revision > new.revision
+        });
+        if stays {
+            self.rule("note: one that comes later stays");
+        } else {
+            self.rule("note: written");
+        }
+        if !stays || self.wrong(Planted::AnyNoteReplaces) {
+            self.note = Some(Note::new(new.text.clone(), Fence::new(fence), new.revision));
+        }
     }
 
     // release(lease)
@@ -556,6 +583,7 @@ impl Spec {
             }
             self.leases.retain(|l| l.id != release.id);
             self.changed = true;
+            self.write(&release.note, lease.fence);
             if lease.repeated || unanswered.is_some() {
                 self.rule("release 2: spent");
                 self.spend(now, release.id, lease.ttl.max(unanswered.unwrap_or(0)), Gone::NotFound);
@@ -707,6 +735,7 @@ impl Spec {
         Seen {
             version: self.version,
             last_fence: Fence::new(self.last_fence),
+            note: self.note.clone(),
             queue_length: waiters.len() as u64,
             known: probes.iter().filter(|id| knows(id)).copied().map(Id).collect(),
             at_rest: self.is_at_rest(),

@@ -45,6 +45,7 @@ async fn it_can_do_what_it_says_and_nothing_else() {
     assert_eq!((fenced, fifo, push, shared, max_permits), (true, false, true, true, 0));
     let Info { downgrade, find_by_id, revoke, detects_loss, check_every, namespaced, .. } = info;
     assert_eq!((downgrade, find_by_id, revoke, detects_loss), (true, false, false, true));
+    assert!(!info.notes);
     assert_eq!((check_every, namespaced), (Some(Duration::from_millis(250)), false));
     assert_eq!((info.max_ttl, info.min_validity_percent), (claimed.max_ttl, claimed.min_validity_percent));
     assert!(!Advisory::connect(&url(&server, "fences=off")).await.unwrap().info().fenced);

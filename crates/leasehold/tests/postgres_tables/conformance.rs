@@ -55,7 +55,7 @@ async fn the_store_claims_every_ability_but_push_through_a_pooler() {
     let info = place.open().await.info();
     assert_eq!(info, Info::new("postgres"));
     assert!(info.fenced && info.fifo && info.push && info.shared && info.downgrade);
-    assert!(info.find_by_id && info.revoke && info.detects_loss && info.namespaced);
+    assert!(info.find_by_id && info.revoke && info.detects_loss && info.namespaced && info.notes);
     assert_eq!((info.max_permits, info.max_ttl), (u32::MAX, Duration::from_secs(24 * 3600)));
     assert!(leasehold::stores().iter().any(|store| store.info == info));
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use leasehold::backend::{Attempt, Backend, Release, Released, Renewal, Renewed};
+use leasehold::ErrorKind;
+use leasehold::backend::{Attempt, Backend, NewNote, Note, Release, Released, Renewal, Renewed};
 use leasehold::backends::postgres::Postgres as Store;
 use testkit::postgres::Postgres;
 use tokio::task::JoinSet;
@@ -15,11 +16,17 @@ use crate::support::{
 /// What an older client has made in a schema: every function of it bears a mark.
 fn older_functions(schema: &str) -> String {
     let script = Store::script(schema).unwrap();
-    assert!(script.contains("(version, revision) VALUES (3, 4)"));
+    assert!(script.contains("(version, revision) VALUES (3, 5)"));
     assert!(script.contains("ELSIF p_patience = 1 THEN"));
+    // It knew no notes.
+    let columns =
+        |line: &&str| !line.trim_start().starts_with("note") && !line.contains("What a holder left there");
+    let (script, _) = script.split_once("-- Notes: ").unwrap();
+    let script = script.lines().filter(columns).collect::<Vec<_>>().join("\n");
     script
+        .replace("    revoked     boolean,\n) WITH", "    revoked     boolean\n) WITH")
         .replace("ELSIF p_patience = 1 THEN", "ELSIF false THEN")
-        .replace("(version, revision) VALUES (3, 4)", "(version, revision) VALUES (3, 0)")
+        .replace("(version, revision) VALUES (3, 5)", "(version, revision) VALUES (3, 0)")
         .replace(" AS $$\n", " AS $$ -- older\n")
 }
 
@@ -59,12 +66,25 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
     assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("0", "16"));
 
     let new = place.open().await;
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("4", "0"));
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("5", "0"));
     let now = look(&new, "x").await;
     assert_eq!((now.version, now.last_fence), (seen.version, seen.last_fence));
     assert_eq!((now.holders[0].id, now.holders[0].grant.fence), (held.id, first.fence));
     let queue: Vec<_> = now.waiters.iter().map(|waiter| waiter.id).collect();
     assert_eq!(queue, [second.id, third.id]);
+
+    // The older client knows no notes. The newer one does, and the older one leaves them as they are.
+    let noted = |store: &Store| store.info().notes;
+    assert_eq!((noted(&old), noted(&new)), (false, true));
+    let mut write = Renewal::new(name("x"), held.id, LONG);
+    write.note = Some(NewNote::new("left here", 1).unwrap());
+    let refused = old.renew(&[write.clone()]).await.remove(0).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(matches!(new.renew(&[write]).await[0], Ok(Renewed::Held(_))));
+    assert!(matches!(old.renew(&[Renewal::new(name("x"), held.id, LONG)]).await[0], Ok(Renewed::Held(_))));
+    assert_eq!(look(&old, "x").await.note, None);
+    let left = Note::new("left here", first.fence, 1);
+    assert_eq!(look(&new, "x").await.note, Some(left.clone()));
 
     // Either client may go on with what the other one has.
     assert!(matches!(new.try_acquire(&claim("x", LONG)).await.unwrap(), Attempt::Busy(_)));
@@ -75,6 +95,7 @@ async fn an_upgrade_keeps_leases_queues_and_fences() {
     assert!(next > first.fence);
     assert_eq!(new.release(&Release::new(name("x"), second.id)).await.unwrap(), Released::Done);
     assert!(granted(&new, &third).await.fence > next);
+    assert_eq!(look(&new, "x").await.note, Some(left));
     let again = granted(&new, &claim("clock was ahead", LONG)).await.fence;
     assert!(again.get() > before.get() + 8_000_000_000_000);
 }
@@ -117,7 +138,7 @@ async fn old_and_new_clients_work_while_functions_are_replaced() {
     for store in opening.join_all().await {
         tasks.spawn(work(store));
     }
-    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("4", "0"));
+    assert_eq!((revision(&place).as_str(), older_ones(&place).as_str()), ("5", "0"));
     let so_far = grants.load(Ordering::SeqCst);
     until("they go on", async || grants.load(Ordering::SeqCst) > so_far + 100).await;
     over.store(true, Ordering::Relaxed);

@@ -42,7 +42,7 @@ fn a_quorum_says_what_it_can_do() {
     assert_eq!(info.scheme, "quorum");
     assert_eq!((info.liveness, info.time), (Liveness::Ttl, TimeAuthority::Store));
     assert!(info.fenced && info.shared && info.downgrade && info.find_by_id && info.revoke);
-    assert!(info.detects_loss && info.namespaced);
+    assert!(info.detects_loss && info.namespaced && info.notes);
     assert!(!info.fifo && !info.push);
     assert_eq!((info.max_permits, info.min_validity_percent), (0, 90));
     assert_eq!((info.max_ttl, info.check_every), (Duration::from_secs(24 * 3600), None));

@@ -9,6 +9,7 @@ mod crowd;
 mod fences;
 mod history;
 mod listing;
+mod notes;
 #[cfg(feature = "redis")]
 mod redis;
 mod setup;

@@ -38,7 +38,7 @@ async fn redis_claims_every_ability_and_a_cluster_all_but_finding_ids() {
     let info = Redis::connect(&server.url()).await.unwrap().info();
     assert_eq!(info, Info::new("redis"));
     assert!(info.fenced && info.fifo && info.push && info.shared && info.downgrade);
-    assert!(info.find_by_id && info.revoke && info.detects_loss && info.namespaced);
+    assert!(info.find_by_id && info.revoke && info.detects_loss && info.namespaced && info.notes);
     assert_eq!((info.max_permits, info.max_ttl), (u32::MAX, Duration::from_secs(24 * 3600)));
     assert!(leasehold::stores().iter().any(|store| store.info == info));
     let mut cluster = Info::new("redis-cluster");

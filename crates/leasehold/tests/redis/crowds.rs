@@ -41,7 +41,8 @@ impl Model {
     }
 
     fn apply(&mut self, time: u64, op: Op<'_>) -> leasehold::Result<Answer> {
-        self.0 = State::from_rows(self.0.last_fence(), self.0.version(), self.rows());
+        let note = self.0.note().cloned();
+        self.0 = State::from_rows(self.0.last_fence(), self.0.version(), self.rows()).with_note(note);
         self.1.clear();
         let now = Now { expiry: time, wall: time };
         self.2 += self.0.expired(now);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Claim, Mode, Query, Release, Released, Renewal, Renewed};
+use leasehold::backend::{
+    Attempt, Backend, Claim, Mode, NewNote, Note, Query, Release, Released, Renewal, Renewed,
+};
 use leasehold::backends::redis::Redis;
 use leasehold::{ErrorKind, Fence, Gone, LeaseId, Locks, Name};
 use testkit::redis::{Cluster, Server};
@@ -66,6 +68,30 @@ async fn a_pattern_in_a_prefix_is_only_characters() {
         assert_eq!(found.len(), 1, "{prefix}");
         assert!(found[0].name.as_str().starts_with(prefix));
     }
+}
+
+/// The note outlives its lease, and each later use of the name prolongs it with the counter.
+#[tokio::test]
+async fn a_note_lasts_as_long_as_the_counter_of_its_name() {
+    let server = Server::start();
+    let store = Redis::connect(&server.url()).await.unwrap();
+    let (head, rows) = ("leasehold:{/noted}", "leasehold:{/noted}:rows");
+    let held = claim("noted", LONG);
+    let fence = granted(&store, &held).await.fence;
+    let mut release = Release::new(name("noted"), held.id);
+    release.note = Some(NewNote::new("done", 1).unwrap());
+    store.release(&release).await.unwrap();
+    assert_eq!(keys(&server), [head, rows], "nothing else is left");
+    let day = Duration::from_secs(24 * 3600);
+    let left = |key: &str| Duration::from_millis(server.cli(&["PTTL", key]).parse().unwrap());
+    let (before, slack) = (left(head), Duration::from_secs(600));
+    assert!(left(rows) <= before && left(rows) + slack > before);
+    // A mutex with a longer ttl takes the short way, and prolongs both.
+    let next = claim("noted", day);
+    granted(&store, &next).await;
+    assert!(left(head) > before + slack && left(rows) + slack > left(head));
+    store.release(&Release::new(name("noted"), next.id)).await.unwrap();
+    assert_eq!(look(&store, "noted").await.note, Some(Note::new("done", fence, 1)));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use leasehold::backend::{Attempt, Backend, Release, Released};
+use leasehold::backend::{Attempt, Backend, NewNote, Note, Release, Released, Renewal};
 use leasehold::backends::sqlite::Sqlite;
 use leasehold::{ErrorKind, Locks};
 use testkit::until::until_async;
@@ -139,12 +139,38 @@ async fn an_older_layout_is_brought_up_to_date_with_all_that_is_in_it() {
     let seen = look(&store, "old").await;
     assert_eq!((seen.version, &*seen.holders[0].owner, &*seen.waiters[0].owner), (7, "holds", "waits"));
     let layout: i64 = db.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    assert_eq!(layout, 3);
+    assert_eq!((layout, seen.note), (4, None));
     // It would not know which keeper keeps which place, so its own query stops it.
     assert!(older().unwrap_err().to_string().contains("lapses_us"));
     clock.advance(Duration::from_secs(1));
     assert_eq!(look(&store, "old").await.queue_length, 0);
     assert!(granted(&store, &claim("old", LONG)).await.fence.get() > 900_000_000_000);
+}
+
+#[tokio::test]
+async fn a_note_is_in_the_file_and_other_stores_see_it() {
+    let place = place();
+    let (one, other) = (Sqlite::open(&place.path).await.unwrap(), Sqlite::open(&place.path).await.unwrap());
+    let held = claim("x", LONG);
+    let fence = granted(&one, &held).await.fence;
+    assert_eq!(look(&other, "x").await.note, None);
+    for (store, text, revision) in [(&one, "one", 1), (&other, "two", 2), (&one, "three", 3)] {
+        let mut renewal = Renewal::new(name("x"), held.id, LONG);
+        renewal.note = Some(NewNote::new(text, revision).unwrap());
+        store.renew(&[renewal]).await.remove(0).unwrap();
+        for store in [&one, &other] {
+            assert_eq!(look(store, "x").await.note, Some(Note::new(text, fence, revision)));
+        }
+    }
+    // A process that knows only the older layout writes the counters, and leaves the note.
+    let db = rusqlite::Connection::open(&place.path).unwrap();
+    let older = "INSERT INTO names (name, fence, version, changes) VALUES ('/x', 7, 7, 99)
+        ON CONFLICT (name) DO UPDATE SET fence = max(fence, excluded.fence), version = version + 1, changes = excluded.changes";
+    db.execute(older, []).unwrap();
+    assert_eq!(one.release(&Release::new(name("x"), held.id)).await.unwrap(), Released::Done);
+    drop((one, other));
+    let again = Sqlite::open(&place.path).await.unwrap();
+    assert_eq!(look(&again, "x").await.note, Some(Note::new("three", fence, 3)));
 }
 
 #[tokio::test]

@@ -118,6 +118,10 @@ async fn what_the_store_cannot_do_is_unsupported(t: Trial) -> Shown {
     if !t.info.downgrade {
         fails(guard.downgrade().await, unsupported)?;
     }
+    if !t.info.notes {
+        fails(guard.write_note("note").await, unsupported)?;
+        fails(locks.note(name.as_str()).await, unsupported)?;
+    }
     if !t.info.find_by_id {
         fails(locks.owns(guard.lease_id()).await, unsupported)?;
     }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::backend::{Backend as _, Gone, Release, Released};
+use crate::backend::{Backend as _, Gone, Liveness, Release, Released};
 use crate::client::guard::Guard;
+use crate::client::locks::Locks;
 use crate::conformance::trial::{Shown, Trial, fails};
 use crate::conformance::{Failure, check_list, ensure};
 use crate::engine::held::{GuardState, LostReason};
@@ -23,6 +24,7 @@ check_list! { Client:
     a_guard_can_be_renewed_for_longer_and_shortened => "4 I7", Ttl;
     with_lock_keeps_the_error_of_the_work_and_releases => "I5";
     a_guard_becomes_a_lease_and_another_client_adopts_it => "4 I10", Ttl;
+    a_guard_leaves_notes_that_every_client_reads => "11", Notes;
 }
 
 async fn a_held_guard_outlives_several_ttls_and_others_stay_refused(t: Trial) -> Shown {
@@ -50,6 +52,37 @@ async fn a_held_guard_outlives_several_ttls_and_others_stay_refused(t: Trial) ->
         "a guard is not kept for three ttls, even of {:?}: {last:?}",
         t.growing(300).last()
     )))
+}
+
+async fn a_guard_leaves_notes_that_every_client_reads(t: Trial) -> Shown {
+    let name = t.name();
+    let (one, other) = t.clients();
+    let read = async |locks: &Locks| -> Result<Option<String>, Failure> {
+        Ok(locks.note(name.as_str()).await?.map(|note| note.text.to_string()))
+    };
+    let guard = gets_it(&t, &one, &name).await?;
+    ensure!(read(&other).await?.is_none(), "there is a note that nobody wrote");
+    for text in ["one", "two", ""] {
+        guard.write_note(text).await?;
+        let (seen, expected) = (read(&other).await?, Some(text.to_owned()).filter(|text| !text.is_empty()));
+        ensure!(seen == expected, "the note is {seen:?}, and not {expected:?}");
+    }
+    // The next process goes on with the same lease, and its notes come after those before.
+    let fence = guard.fence();
+    let guard = if t.info.liveness == Liveness::Ttl { other.adopt(guard.into_lease()).await? } else { guard };
+    guard.write_note("adopted").await?;
+    let seen = read(&one).await?;
+    ensure!(seen.as_deref() == Some("adopted"), "the note is {seen:?}");
+    is_released(guard.release_with_note("over").await?)?;
+    let note = one.note(name.as_str()).await?;
+    let is_over = note.as_ref().is_some_and(|note| &*note.text == "over" && note.fence == fence);
+    ensure!(is_over, "after the release the note is {note:?}");
+    let next = gets_it(&t, &other, &name).await?;
+    next.write_note("next").await?;
+    is_released(next.release().await?)?;
+    let seen = read(&one).await?;
+    ensure!(seen.as_deref() == Some("next"), "the note is {seen:?}");
+    Ok(())
 }
 
 async fn dropping_a_guard_releases_it(t: Trial) -> Shown {

@@ -228,8 +228,13 @@ async fn inspecting_by_id_finds_leases_and_places_and_nothing_else(t: Trial) -> 
 
 /// All names in use that begin with this, page by page.
 pub(super) async fn list(t: &Trial, prefix: &str, limit: usize) -> Result<Vec<Name>, Failure> {
+    Ok(list_all(t, prefix, limit).await?.into_iter().map(|info| info.name).collect())
+}
+
+/// The same, with all that is shown of them.
+pub(super) async fn list_all(t: &Trial, prefix: &str, limit: usize) -> Result<Vec<NameInfo>, Failure> {
     let stored = Name::stored_prefix(t.namespace(), prefix)?;
-    let (mut names, mut cursor) = (Vec::new(), None);
+    let (mut items, mut cursor) = (Vec::new(), None);
     let began = Instant::now();
     for _ in 0..1000 {
         let query = Query::Prefix { stored: stored.clone(), limit, cursor: cursor.clone() };
@@ -240,10 +245,10 @@ pub(super) async fn list(t: &Trial, prefix: &str, limit: usize) -> Result<Vec<Na
             continue;
         }
         ensure!(page.items.len() <= limit, "a page of {limit} has {} items", page.items.len());
-        names.extend(page.items.into_iter().map(|info| info.name));
+        items.extend(page.items);
         cursor = page.next;
         if cursor.is_none() {
-            return Ok(names);
+            return Ok(items);
         }
     }
     Err(Failure::new(format!("the pages of {prefix:?} do not end")))

@@ -6,8 +6,11 @@ use futures_util::stream::StreamExt as _;
 
 use super::fan::{Enough, Fan};
 use super::{Nodes, most_common, no_answer};
-use crate::backend::{Gone, Grant, Release, Released, Renewal, Renewed};
+use crate::backend::{Gone, Grant, NewNote, Release, Released, Renewal, Renewed};
 use crate::error::{Error, ErrorKind, Result};
+use crate::fence::Fence;
+use crate::lease_id::LeaseId;
+use crate::name::Name;
 
 /// A renewal count that no lease has: a shortening that names it does nothing.
 const NEVER: u64 = u64::MAX;
@@ -41,8 +44,14 @@ impl Nodes {
         if leases.is_empty() {
             return Vec::new();
         }
+        let mut leases = leases.to_vec();
+        let mut unwritten = vec![false; leases.len()];
+        for (lease, unwritten) in leases.iter_mut().zip(&mut unwritten) {
+            let Renewal { name, id, fence, note, .. } = lease;
+            *unwritten = self.name_the_fence(name, *id, fence, note).await;
+        }
         // The request to each node; the same for all, except for shortenings.
-        let mut asked = vec![leases.to_vec(); self.members.len()];
+        let mut asked = vec![leases.clone(); self.members.len()];
         for (place, lease) in leases.iter().enumerate() {
             if let Some(count) = lease.shorten {
                 let counts = self.counts_to_shorten(lease, count).await;
@@ -82,7 +91,44 @@ impl Nodes {
         .await;
         let pending = fan.pending();
         fan.finish();
-        leases.iter().zip(about).map(|(lease, about)| self.renewed(lease, about, pending)).collect()
+        let answers = leases.iter().zip(about).map(|(lease, about)| self.renewed(lease, about, pending));
+        let written = |(answer, unwritten)| match answer {
+            Ok(Renewed::Held(_)) if unwritten => Err(not_written()),
+            other => other,
+        };
+        answers.zip(unwritten).map(written).collect()
+    }
+
+    /// Makes sure that a note is written only under the fence that a majority has confirmed: a node that missed that
+    /// may have the lease with a fence of its own, even a higher one. Callers other than guards may not name the fence;
+    /// then the nodes are asked. If there is no such fence, takes the note away and returns true.
+    async fn name_the_fence(
+        &self,
+        name: &Name,
+        id: LeaseId,
+        fence: &mut Option<Fence>,
+        note: &mut Option<NewNote>,
+    ) -> bool {
+        if note.is_none() || fence.is_some() {
+            return false;
+        }
+        let mut fences = Vec::new();
+        let confirmed = |fences: &[Fence]| {
+            let most = most_common(fences.iter().copied());
+            most.filter(|most| fences.iter().filter(|fence| *fence == most).count() >= self.majority)
+        };
+        let mut fan = self.fan_all(|node, backend| {
+            let query = self.about(node, name, id);
+            async move { backend.inspect(&query).await }
+        });
+        fan.gather(&self.members, self.node_timeout, |node, page, _| {
+            let found = page.ok().and_then(|page| self.lease_in(node, page, name, id));
+            fences.extend(found.map(|holder| holder.grant.fence));
+            if confirmed(&fences).is_some() { Enough::Yes } else { Enough::No }
+        })
+        .await;
+        *fence = confirmed(&fences);
+        note.take_if(|_| fence.is_none()).is_some()
     }
 
     /// The verdict on one lease: see the table of [`Quorum`](super::Quorum).
@@ -140,6 +186,11 @@ impl Nodes {
     pub(super) async fn release(self: &Arc<Self>, lease: &Release) -> Result<Released> {
         // One release at a time for a lease: if two each ended it on some nodes, neither would have ended it.
         let _turn = self.turns.take(lease.id).await;
+        let mut lease = lease.clone();
+        let writes = lease.note.is_some();
+        let Release { name, id, fence, note, .. } = &mut lease;
+        self.name_the_fence(name, *id, fence, note).await;
+        let lease = &lease;
         let mut fan = self.fan_all(|_, backend| {
             let lease = lease.clone();
             async move { backend.release(&lease).await }
@@ -165,12 +216,9 @@ impl Nodes {
             fan.finish();
         }
         let may_be_done = done > 0 && done + gone.len() >= majority && done + unknown >= majority;
-        if done < majority && may_be_done && lease.note.is_some() {
-            Err(Error::new(
-                ErrorKind::Unavailable,
-                "too few nodes of the quorum have released the lock and stored its note; whether a majority has is \
-                 unknown",
-            ))
+        let is_written = done >= majority && lease.note.is_some();
+        if may_be_done && writes && !is_written {
+            Err(not_written())
         } else if done >= majority || may_be_done {
             Ok(Released::Done)
         } else if gone.len() > all - majority {
@@ -200,6 +248,14 @@ impl Nodes {
             }
         });
     }
+}
+
+/// The error when a verb took effect on some nodes, and it is not known that a majority has stored its note.
+fn not_written() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "too few nodes of the quorum are known to have stored the note; write it again, or look at the name",
+    )
 }
 
 /// Why it is gone, according to the nodes that knew it: a node behind the majority may never have had it.

@@ -11,7 +11,7 @@ use tokio_postgres::types::Type;
 
 use super::super::pooler::{self, Pooler};
 use super::pool::{self, Lender, Lent, Link, Pool, Source};
-use super::verbs::query;
+use super::verbs::{Statements, query};
 use super::{Inner, Postgres, answers, schema, subscribe};
 use crate::backends::postgres::config::Address;
 use crate::backends::postgres::fault;
@@ -205,13 +205,12 @@ impl PostgresBuilder {
             revision = schema::check(&client, &self.schema).await?;
         }
         let notes = revision >= schema::NOTES;
+        let statements = Statements::new(&self.schema, bell.is_some(), notes);
         let pool = match (self.lender, self.address) {
-            (Some(lender), _) => {
-                Pool::new(Source::Lent(lender), &self.schema, notes, self.pool_size, runtimes)
-            }
+            (Some(lender), _) => Pool::new(Source::Lent(lender), statements, self.pool_size, runtimes),
             (None, Some(address)) => {
                 let source = Source::Own { address: Box::new(address), direct: bell.is_some() };
-                let pool = Pool::new(source, &self.schema, notes, self.pool_size, runtimes);
+                let pool = Pool::new(source, statements, self.pool_size, runtimes);
                 first.into_iter().for_each(|link| pool.keep(link));
                 pool
             }

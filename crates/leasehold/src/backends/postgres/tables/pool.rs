@@ -200,18 +200,11 @@ struct InUse {
 }
 
 impl Pool {
-    /// Makes a pool; call it on the runtime where its connections are to live. `notes`: the functions know notes.
-    pub(super) fn new(
-        source: Source,
-        schema: &str,
-        notes: bool,
-        size: usize,
-        runtimes: Arc<PerRuntime>,
-    ) -> Self {
-        let ours = matches!(source, Source::Own { direct: true, .. });
+    /// Makes a pool; call it on the runtime where its connections are to live.
+    pub(super) fn new(source: Source, sql: Statements, size: usize, runtimes: Arc<PerRuntime>) -> Self {
         Pool {
             source,
-            statements: Statements::new(schema, ours, notes),
+            statements: sql,
             lanes: Lanes::new(size),
             idle: Mutex::default(),
             home: Handle::current(),

@@ -24,10 +24,10 @@ pub(super) const NOTES: i32 = 5;
 const TABLES: &str = include_str!("schema/1_tables.sql");
 
 /// Runs before the functions where they replace older ones.
-const ADD_COLUMNS: &str = include_str!("schema/0_columns.sql");
+const ADD_COLUMNS: &str = include_str!("schema/2_columns.sql");
 
 /// Runs after the functions where they replace older ones.
-const SET_REVISION: &str = include_str!("schema/10_revision.sql");
+const SET_REVISION: &str = include_str!("schema/9_revision.sql");
 
 /// The functions, in order.
 const FUNCTIONS: [&str; 8] = [
@@ -38,7 +38,7 @@ const FUNCTIONS: [&str; 8] = [
     include_str!("schema/6_renew.sql"),
     include_str!("schema/7_revoke.sql"),
     include_str!("schema/8_sweep.sql"),
-    include_str!("schema/9_notes.sql"),
+    include_str!("schema/8_notes.sql"),
 ];
 
 /// The most bytes of an identifier in PostgreSQL.

@@ -20,16 +20,34 @@ CREATE OR REPLACE FUNCTION leasehold.renew_with_notes(
 ) LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     i integer := 0;
+    before bigint;
 BEGIN
-    FOR o_now, o_answer, o_mode, o_permits, o_fence, o_renewals, o_granted_at, o_expires, o_expired IN
-        SELECT * FROM leasehold.renew(
-            p_names, p_ids, p_ttls, p_fences, p_owners, p_shorten, p_modes, p_permits, p_raise, p_patience)
-    LOOP
-        i := i + 1;
-        -- A shortening that did nothing writes nothing.
-        IF p_notes[i] IS NOT NULL AND o_answer = 'held'
-            AND (p_shorten[i] IS NULL OR o_renewals = p_shorten[i] + 1)
-        THEN
+    IF cardinality(array_remove(p_shorten, NULL)) = 0 THEN
+        FOR o_now, o_answer, o_mode, o_permits, o_fence, o_renewals, o_granted_at, o_expires, o_expired IN
+            SELECT * FROM leasehold.renew(
+                p_names, p_ids, p_ttls, p_fences, p_owners, p_shorten, p_modes, p_permits, p_raise, p_patience)
+        LOOP
+            i := i + 1;
+            IF p_notes[i] IS NOT NULL AND o_answer = 'held' THEN
+                PERFORM leasehold.write_note(p_names[i], o_fence, p_notes[i], p_revisions[i]);
+            END IF;
+            RETURN NEXT;
+        END LOOP;
+        RETURN;
+    END IF;
+    -- A shortening that does nothing writes nothing. Only the count before it says whether it does, so these go one by
+    -- one; clients have no such batches.
+    FOR i IN 1 .. cardinality(p_names) LOOP
+        before := NULL;
+        PERFORM 1 FROM leasehold.names WHERE name = p_names[i] FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            SELECT renewals INTO before FROM leasehold.leases WHERE name = p_names[i] AND id = p_ids[i];
+        END IF;
+        SELECT * INTO o_now, o_answer, o_mode, o_permits, o_fence, o_renewals, o_granted_at, o_expires, o_expired
+        FROM leasehold.renew(
+            p_names[i:i], p_ids[i:i], p_ttls[i:i], p_fences[i:i], p_owners[i:i], p_shorten[i:i], p_modes[i:i],
+            p_permits[i:i], p_raise[i:i], p_patience);
+        IF p_notes[i] IS NOT NULL AND o_answer = 'held' AND o_renewals = before + 1 THEN
             PERFORM leasehold.write_note(p_names[i], o_fence, p_notes[i], p_revisions[i]);
         END IF;
         RETURN NEXT;

@@ -376,7 +376,7 @@ async fn a_failing_job_goes_on_at_the_next_tick() {
     let mut results: BTreeMap<u64, u32> = BTreeMap::new();
     let runs = job.run(&node.locks, async |tick| {
         *results.entry((tick.tick().as_u64() - START) / 1000).or_default() += 1;
-        if tick.tick().as_u64() % 20_000 == 0 { Err("it failed") } else { Ok(()) }
+        if tick.tick().as_u64().is_multiple_of(20_000) { Err("it failed") } else { Ok(()) }
     });
     assert!(tokio::time::timeout(secs(45), runs).await.is_err());
     assert_eq!(results, BTreeMap::from([(10, 1), (20, 1), (30, 1), (40, 1)]));

@@ -104,7 +104,7 @@ impl Schedule {
     /// `InvalidArgument` for less than 10 ms, more than a year, or a fraction of a millisecond.
     pub fn every(interval: Duration) -> Result<Self> {
         const YEAR: Duration = Duration::from_secs(366 * 86_400);
-        if interval < MIN_EVERY || interval > YEAR || interval.subsec_nanos() % 1_000_000 != 0 {
+        if interval < MIN_EVERY || interval > YEAR || !interval.subsec_nanos().is_multiple_of(1_000_000) {
             let (least, most) = (span::show(MIN_EVERY), span::show(YEAR));
             return Err(Error::invalid(format!(
                 "an interval of {} cannot be kept: choose whole milliseconds, from {least} to {most}",
@@ -200,7 +200,8 @@ fn show(tick: Tick, zone: TimeZone) -> String {
     else {
         return tick.to_string();
     };
-    let form = if tick.as_u64() % 1000 == 0 { "%Y-%m-%dT%H:%M:%S%:z" } else { "%Y-%m-%dT%H:%M:%S%.3f%:z" };
+    let form =
+        if tick.as_u64().is_multiple_of(1000) { "%Y-%m-%dT%H:%M:%S%:z" } else { "%Y-%m-%dT%H:%M:%S%.3f%:z" };
     time.to_zoned(zone).strftime(form).to_string()
 }
 

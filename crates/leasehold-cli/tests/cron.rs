@@ -215,14 +215,13 @@ fn what_cannot_work_ends_it_at_once() {
     assert_eq!(run(&["* * * * *"]).code(), 64);
     assert_eq!(run(&["--status", "x", "* * * * *", "y", "true"]).code(), 64);
     // A store without notes is refused, and says which ones work.
-    for url in [format!("file:{}", store.path("locks").display())] {
-        let mut command = store.leasehold(&["cron", "* * * * *", "x", "--", "true"]);
-        command.env("LEASEHOLD_URL", &url);
-        ended(command).says(64, "keeps no notes");
-        let mut command = store.leasehold(&["cron", "--status", "x"]);
-        command.env("LEASEHOLD_URL", &url);
-        ended(command).says(64, "keeps no notes");
-    }
+    let without = |args: &[&str]| {
+        let mut command = store.leasehold(&[&["cron"], args].concat());
+        command.env("LEASEHOLD_URL", format!("file:{}", store.path("locks").display()));
+        ended(command)
+    };
+    without(&["* * * * *", "x", "--", "true"]).says(64, "use sqlite:, redis:, postgres:");
+    without(&["--status", "x"]).says(64, "use sqlite:, redis:, postgres:");
     // Nor does it replace a note of another kind.
     let guard = leasehold::blocking::Locks::connect(&store.url).unwrap().mutex("x").lock().unwrap();
     guard.release_with_note("of another kind").unwrap();

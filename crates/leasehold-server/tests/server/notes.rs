@@ -1,12 +1,16 @@
 //! Notes over HTTP: fields of renewals and releases, what a look shows, and servers whose store keeps none.
 
-use leasehold::backend::{Backend as _, NewNote, Renewal};
+use std::sync::Arc;
+
+use leasehold::backend::{NewNote, Renewal};
+use leasehold::backends::memory::Memory;
+use leasehold::clock::SystemClock;
 use leasehold::{ErrorKind, Locks};
 use leasehold_server::Settings;
 use serde_json::{Value, json};
-use testkit::faulty::Verb;
+use testkit::faulty::{Faulty, Verb};
 
-use crate::support::{Server, faulty};
+use crate::support::Server;
 
 async fn note(server: &Server, name: &str) -> Value {
     server.get(&format!("/v1/locks/{name}")).await.body["note"].clone()
@@ -67,7 +71,7 @@ async fn a_bad_note_is_refused_and_nothing_is_done() {
 
 #[tokio::test]
 async fn a_client_of_a_server_without_notes_refuses_them() {
-    let store = faulty().with_info(|info| info.notes = false);
+    let store = Faulty::new(Memory::new(), Arc::new(SystemClock)).with_info(|info| info.notes = false);
     let server = Server::on(Locks::new(store.clone()), Settings::default()).await;
     assert_eq!(server.get("/v1/capabilities").await.body["notes"], false);
     let locks = Locks::connect(&format!("http://{}", server.address)).await.unwrap();

@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::cron::Cron;
 use crate::elect::Elect;
 use crate::exit;
 use crate::run::Run;
@@ -12,6 +13,7 @@ Examples:
   leasehold run backup -- ./backup.sh     Run a command under a lock
   leasehold run -n backup -- ./backup.sh  Run it only if the lock is free
   leasehold elect sync -- ./sync          Keep it running in one of several places
+  leasehold cron '0 2 * * *' report -- ./r  Run it at 02:00 on one of several nodes
   leasehold list                          List the locks in use
   leasehold show backup                   Show the holder and the queue
   leasehold serve                         Start a lock server on 127.0.0.1:7420
@@ -30,6 +32,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Run(Box<Run>),
     Elect(Box<Elect>),
+    Cron(Box<Cron>),
     Acquire(acquire::Acquire),
     Renew(lease::Renew),
     Release(lease::Release),

@@ -10,6 +10,7 @@ mod acquire;
 mod args;
 mod bench;
 mod completions;
+mod cron;
 mod doctor;
 mod duration;
 mod elect;
@@ -59,6 +60,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(args) => run::run(*args),
         Command::Elect(args) => elect::run(*args),
+        Command::Cron(args) => cron::run(*args),
         Command::Acquire(args) => acquire::run(args),
         Command::Renew(args) => runtime()?.block_on(lease::renew(args)),
         Command::Release(args) => runtime()?.block_on(lease::release(args)),

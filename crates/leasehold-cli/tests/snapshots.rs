@@ -49,10 +49,11 @@ fn masked_line(text: &str) -> String {
     out
 }
 
-const COMMANDS: [&[&str]; 24] = [
+const COMMANDS: [&[&str]; 25] = [
     &[],
     &["run"],
     &["elect"],
+    &["cron"],
     &["acquire"],
     &["renew"],
     &["release"],
@@ -137,6 +138,18 @@ fn errors_for_bad_input_are_as_kept() {
         &["elect", "--url", db, "--kill-after", "20s", "x", "true"],
         &["elect", "--url", db, "", "true"],
         &["elect", "--url", "memory:", "x", "true"],
+        &["cron", "--url", db, "* * * * *"],
+        &["cron", "--url", db, "* * * * *", "x"],
+        &["cron", "--url", db, "* * * *", "x", "true"],
+        &["cron", "--url", db, "0 0 30 2 *", "x", "true"],
+        &["cron", "--url", db, "@every 1ms", "x", "true"],
+        &["cron", "--url", db, "--time-zone", "Europe/Atlantis", "* * * * *", "x", "true"],
+        &["cron", "--url", db, "--missed", "never", "* * * * *", "x", "true"],
+        &["cron", "--url", db, "--policy", "once", "* * * * *", "x", "true"],
+        &["cron", "--url", db, "* * * * *", "x", "./is-not-there"],
+        &["cron", "--url", db, "--status", "x", "* * * * *", "y", "true"],
+        &["cron", "--url", "file:locks", "* * * * *", "x", "true"],
+        &["cron", "--url", "file:locks", "--status", "x"],
         &["acquire", "--url", db, "--ttl", "0", "x"],
         &["acquire", "--url", db, "--ttl", "2d", "x"],
         &["acquire", "--url", "file:locks", "x"],
@@ -210,6 +223,8 @@ fn output_of_commands_on_a_store_is_as_kept() {
         &["run", "--url", db, "--json", "x", "true"],
         &["elect", "--url", db, "--once", "x", "--", "sh", "-c", "exit 3"],
         &["elect", "--url", db, "--once", "--json", "x", "true"],
+        &["cron", "--url", db, "--status", "x"],
+        &["cron", "--url", db, "--status", "x", "--output", "json"],
     ] {
         seen += &call(&store, args);
     }

@@ -65,6 +65,15 @@ pub use coordination::fenced::Fenced;
 #[cfg(feature = "tower")]
 pub use coordination::fencing::{FENCING_TOKEN, Fencing, FencingLayer};
 pub use coordination::multi_lock::{AnyLost, MultiGuard, MultiLock};
+#[cfg(feature = "schedule")]
+pub use coordination::schedule::{
+    LockingHint, Missed, Schedule, TickPolicy,
+    job::{ScheduledJob, Ticks},
+    once::{Begun, Once, Ran},
+    record::{RecordedSchedule, TickEnd, TickRecord, TickResult, TickRun},
+    take::TickGuard,
+    tick::Tick,
+};
 pub use engine::held::{GuardState, LostReason};
 pub use error::{Error, ErrorKind, Result};
 pub use fence::Fence;
@@ -79,7 +88,7 @@ pub use options::{
 pub use stores::{StoreInfo, stores};
 
 /// Compiles and runs the recipes.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "schedule"))]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
 

@@ -5,7 +5,7 @@
 
 mod args;
 mod http;
-mod pause;
+pub(crate) mod pause;
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -17,6 +17,7 @@ use crate::exit::Exit;
 use crate::interrupt::{self, PARTING};
 use crate::lock;
 use crate::report::Failure;
+use crate::run::hold::Hold;
 use crate::run::job::{Job, Over};
 use crate::run::plan::Plan;
 use crate::run::signals::{Arrived, Signals};
@@ -184,9 +185,10 @@ impl Candidate<'_> {
             lost_code: Exit::Lost as u8,
             is_last: self.args.once,
         };
-        let outcome = job.supervise(start, &guard).await;
+        let hold = Hold::Names(guard);
+        let outcome = job.supervise(start, &hold).await;
         self.seat.leave();
-        match job.finish(guard, outcome).await {
+        match job.finish(hold, outcome).await {
             Ok(over) => Ok(Term::Over(over)),
             // The wait for the term used it up, and nothing was started.
             Err(Failure::Lock(error)) if error.kind() == ErrorKind::Lost => {

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use leasehold::clock::BootTimer;
-use leasehold::{Fence, Guard, GuardState, MultiGuard};
+use leasehold::{Fence, Guard, GuardState, Name, TickResult};
 use nix::sys::signal::Signal;
 
 use crate::exit::Exit;
@@ -15,6 +15,7 @@ use crate::report::Failure;
 use crate::store::Store;
 
 use super::child::Start;
+use super::hold::Hold;
 use super::plan::{Plan, Why};
 use super::signals::{self, Signals};
 use super::supervise::{Ended, Supervised};
@@ -47,42 +48,38 @@ pub(crate) struct Over {
 
 impl Job<'_> {
     /// Runs the command. Returns when none of its processes is left.
-    pub(crate) async fn supervise(&self, mut start: Start, guard: &MultiGuard) -> Result<Ended, Failure> {
+    pub(crate) async fn supervise(&self, mut start: Start, hold: &Hold) -> Result<Ended, Failure> {
         let Job { opened, signals, voice, plan, kill_leftovers, .. } = *self;
         let timer = BootTimer::new().map_err(|error| Failure::system("cannot create a timer", error))?;
-        start.descriptors = opened.descriptors(guard.guards())?;
-        start.env.extend(variables(self.name, guard));
+        start.descriptors = opened.descriptors(hold.guards())?;
+        start.env.extend(variables(&opened.locks.name(self.name)?, hold.guards()));
         start.env.extend(opened.url.for_child());
         start.env.extend(opened.access.for_child());
         tree::adopt_orphans()?;
         // The wait may have used up the lease; do not start a command that would be killed at once.
-        guard.check()?;
+        hold.check()?;
         let terminal = Terminal::note();
         let leader = start.spawn()?;
         voice.tell(&Event::Started { pid: leader.as_raw_nonzero().get() });
         let locks = &opened.locks;
-        let supervised = Supervised { leader, guard, locks, plan, voice, terminal, kill_leftovers };
+        let supervised = Supervised { leader, hold, locks, plan, voice, terminal, kill_leftovers };
         let ended = supervised.until_gone(signals, &timer).await;
         supervised.terminal.give_back();
         Ok(ended)
     }
 
     /// Releases the lock, now that no process is left.
-    pub(crate) async fn finish(
-        &self,
-        guard: MultiGuard,
-        outcome: Result<Ended, Failure>,
-    ) -> Result<Over, Failure> {
+    pub(crate) async fn finish(&self, hold: Hold, outcome: Result<Ended, Failure>) -> Result<Over, Failure> {
         let ended = match outcome {
             Ok(ended) => ended,
             Err(failure) => {
-                let _ = tokio::time::timeout(PARTING, guard.release()).await;
+                let _ = tokio::time::timeout(PARTING, hold.release(None)).await;
                 return Err(failure);
             }
         };
         let (code, signal) = (ended.status.exit_status(), ended.status.terminating_signal());
         self.voice.tell(&Event::Exited { code, signal });
-        let lost = guard.check().err().map(|error| error.message().to_owned());
+        let lost = hold.check().err().map(|error| error.message().to_owned());
         if ended.why.is_some() || lost.is_some() {
             let why = match (ended.why, &lost) {
                 (Some(Why::MaxHold), _) => "it was held for as long as --max-hold allows",
@@ -96,10 +93,10 @@ impl Job<'_> {
             };
             self.tell_of_loss(&format!("{why}; {end}"), exit);
             // If the store answers, others need not wait for the ttl.
-            let _ = tokio::time::timeout(PARTING, guard.release()).await;
+            let _ = tokio::time::timeout(PARTING, hold.release(result(&ended))).await;
             return Ok(Over { ended, lost: Some(exit) });
         }
-        match guard.release().await {
+        match hold.release(result(&ended)).await {
             Ok(GuardState::Lost) => {
                 self.tell_of_loss("the store no longer had it when the command ended", self.lost_code);
                 return Ok(Over { ended, lost: Some(self.lost_code) });
@@ -142,6 +139,11 @@ impl Over {
         }
     }
 
+    /// Whether the command ended by itself, and well.
+    pub(crate) fn succeeded(&self) -> bool {
+        self.ended.status.exit_status() == Some(0)
+    }
+
     /// How the command ended, for people.
     pub(crate) fn how(&self) -> String {
         match (self.ended.status.exit_status(), self.ended.status.terminating_signal()) {
@@ -152,11 +154,23 @@ impl Over {
     }
 }
 
+/// How a command ended, for the record of its tick. `None` if it was stopped together with leasehold: then it is as if
+/// this node had died.
+fn result(ended: &Ended) -> Option<TickResult> {
+    match (ended.status.exit_status(), ended.status.terminating_signal()) {
+        (Some(0), _) => Some(TickResult::Done),
+        _ if ended.asked.is_some() => None,
+        (Some(code), _) => Some(TickResult::Failed(format!("exit {code}").into())),
+        (None, signal) => Some(TickResult::Failed(format!("signal {}", signal.unwrap_or_default()).into())),
+    }
+}
+
 /// What the command learns about its locks.
-fn variables(name: &str, guard: &MultiGuard) -> Vec<(&'static str, Option<OsString>)> {
-    let of_name = |show: &dyn Fn(&Guard) -> String| guard.guard(name).map(|guard| show(guard).into());
+fn variables(name: &Name, guards: &[Guard]) -> Vec<(&'static str, Option<OsString>)> {
+    let guard = guards.iter().find(|guard| guard.name() == name);
+    let of_name = |show: &dyn Fn(&Guard) -> String| guard.map(|guard| show(guard).into());
     let fences: BTreeMap<&str, Fence> =
-        guard.guards().iter().map(|guard| (guard.name().as_str(), guard.fence())).collect();
+        guards.iter().map(|guard| (guard.name().as_str(), guard.fence())).collect();
     vec![
         ("LEASEHOLD_NAME", of_name(&|guard| guard.name().as_str().to_owned())),
         ("LEASEHOLD_FENCE", of_name(&|guard| guard.fence().to_string())),

@@ -6,6 +6,7 @@
 
 pub(crate) mod args;
 pub(crate) mod child;
+pub(crate) mod hold;
 pub(crate) mod job;
 pub(crate) mod plan;
 pub(crate) mod signals;
@@ -33,6 +34,7 @@ use crate::warnings::Aside;
 use self::args::HoldArgs;
 pub(crate) use self::args::Run;
 use self::child::Start;
+use self::hold::Hold;
 use self::job::Job;
 use self::plan::Plan;
 use self::signals::{Arrived, Blocked, Signals};
@@ -175,8 +177,9 @@ async fn under_lock(args: &Run, signals: &Signals, risks: &mut Risks) -> Result<
         lost_code: args.lost_code,
         is_last: true,
     };
-    let outcome = job.supervise(start, &guard).await;
-    Ok(job.finish(guard, outcome).await?.exit())
+    let hold = Hold::Names(guard);
+    let outcome = job.supervise(start, &hold).await;
+    Ok(job.finish(hold, outcome).await?.exit())
 }
 
 /// Warns about a command that can switch to another user.

@@ -5,12 +5,13 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use leasehold::clock::{BootTimer, Moment};
-use leasehold::{Gone, Guard, GuardState, Locks, LostReason, MultiGuard};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, Signal as Sent, WaitStatus};
 
 use crate::interrupt;
 
+use super::hold::Hold;
 use super::now;
 use super::plan::{Plan, Step, Why};
 use super::signals::{Arrived, Signals};
@@ -49,7 +50,7 @@ pub(crate) struct Ended {
 #[derive(Debug)]
 pub(crate) struct Supervised<'a> {
     pub(crate) leader: Pid,
-    pub(crate) guard: &'a MultiGuard,
+    pub(crate) hold: &'a Hold,
     pub(crate) locks: &'a Locks,
     pub(crate) plan: Plan,
     pub(crate) voice: Voice,
@@ -102,7 +103,7 @@ impl Supervised<'_> {
     /// Returns when none of the processes that the command started is left.
     pub(crate) async fn until_gone(&self, signals: &Signals, timer: &BootTimer) -> Ended {
         let mut course = Course {
-            validity: Validity::new(self.guard, self.locks),
+            validity: Validity::new(self.hold, self.locks),
             phase: Phase::Running,
             status: None,
             why: None,
@@ -118,7 +119,7 @@ impl Supervised<'_> {
             going_on: false,
             leftovers: None,
         };
-        let mut losses: FuturesUnordered<_> = self.guard.guards().iter().map(Guard::lost).collect();
+        let mut losses: FuturesUnordered<_> = self.hold.guards().iter().map(Guard::lost).collect();
         loop {
             // The deadline first: after a pause nothing may come before it.
             self.keep_to_plan(&mut course);
@@ -210,10 +211,10 @@ impl Supervised<'_> {
     fn reason(&self, why: Why) -> &'static str {
         match why {
             Why::MaxHold => "the lock was held for as long as --max-hold allows",
-            Why::Lease if self.guard.lost().now() == Some(LostReason::Refused(Gone::Revoked)) => {
+            Why::Lease if self.hold.lost_now() == Some(LostReason::Refused(Gone::Revoked)) => {
                 "the lock was revoked"
             }
-            Why::Lease if self.guard.state() == GuardState::Lost => "the lock was lost",
+            Why::Lease if self.hold.state() == GuardState::Lost => "the lock was lost",
             Why::Lease => "the lock could not be renewed and is about to end",
         }
     }

@@ -147,7 +147,7 @@ impl Supervised<'_> {
 
     /// Stops this process, and the renewals with it.
     fn suspend(&self, signal: Signal, course: &mut Course<'_>) {
-        let left = self.guard.valid_for();
+        let left = self.hold.valid_for();
         self.voice.tell(&Event::Suspended { expires: left.is_some(), left });
         (course.stop, course.stopped, course.heard) = (None, false, false);
         signals::take(signal);

@@ -9,15 +9,16 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, join_all, pending};
 use leasehold::clock::Moment;
-use leasehold::{Gone, Guard, GuardState, Locks, LostReason, MultiGuard};
+use leasehold::{Gone, Guard, GuardState, Locks, LostReason};
 
+use super::hold::Hold;
 use super::now;
 
 /// How long the store may take to say whether a revoked lease still keeps others out.
 const ANSWER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Validity<'a> {
-    guard: &'a MultiGuard,
+    hold: &'a Hold,
     locks: &'a Locks,
     /// The deadline when the lease was last seen to be held. Deadlines only move forward, so an old one is early.
     deadline: Option<Moment>,
@@ -42,14 +43,14 @@ pub(crate) enum Change {
 }
 
 impl<'a> Validity<'a> {
-    pub(crate) fn new(guard: &'a MultiGuard, locks: &'a Locks) -> Self {
-        Validity { guard, locks, deadline: None, verdict: Verdict::Unknown, at_risk: false }
+    pub(crate) fn new(hold: &'a Hold, locks: &'a Locks) -> Self {
+        Validity { hold, locks, deadline: None, verdict: Verdict::Unknown, at_risk: false }
     }
 
     /// Whether renewals are refused while others, as far as is known, are still kept out. A lease that is lost for
     /// another reason keeps nobody out.
     pub(crate) fn is_revoked(&self) -> bool {
-        let mut reasons = self.guard.guards().iter().filter_map(|guard| guard.lost().now()).peekable();
+        let mut reasons = self.hold.guards().iter().filter_map(|guard| guard.lost().now()).peekable();
         reasons.peek().is_some()
             && reasons.all(|reason| reason == LostReason::Refused(Gone::Revoked))
             && !matches!(self.verdict, Verdict::Known(false))
@@ -59,7 +60,7 @@ impl<'a> Validity<'a> {
     pub(crate) fn valid_for(&mut self) -> Option<Duration> {
         // Read the clock first, so that the result is early rather than late.
         let now = now();
-        let valid = self.guard.valid_for();
+        let valid = self.hold.valid_for();
         match valid {
             Some(Duration::ZERO) if self.is_revoked() => {
                 Some(self.deadline.map_or(Duration::ZERO, |deadline| deadline.since(now)))
@@ -82,7 +83,7 @@ impl<'a> Validity<'a> {
         if let Verdict::Unknown = self.verdict
             && self.is_revoked()
         {
-            self.verdict = Verdict::Pending(all_stand(self.guard, self.locks).boxed());
+            self.verdict = Verdict::Pending(all_stand(self.hold, self.locks).boxed());
         }
         match &mut self.verdict {
             Verdict::Pending(answer) => {
@@ -99,10 +100,10 @@ impl<'a> Validity<'a> {
         let now = now();
         let due = self.deadline.map_or(now, |deadline| deadline - ttl * 3 / 5);
         let again = now + ttl / 20;
-        match (self.guard.state(), self.at_risk) {
+        match (self.hold.state(), self.at_risk) {
             (GuardState::AtRisk, false) if now >= due => {
                 self.at_risk = true;
-                (Some(Change::AtRisk(self.guard.valid_for().unwrap_or_default())), again)
+                (Some(Change::AtRisk(self.hold.valid_for().unwrap_or_default())), again)
             }
             (GuardState::Held, true) => {
                 self.at_risk = false;
@@ -115,8 +116,8 @@ impl<'a> Validity<'a> {
 }
 
 /// Whether the store still has every lease that was revoked.
-async fn all_stand(guard: &MultiGuard, locks: &Locks) -> bool {
-    let lost = guard.guards().iter().filter(|guard| guard.lost().now().is_some());
+async fn all_stand(hold: &Hold, locks: &Locks) -> bool {
+    let lost = hold.guards().iter().filter(|guard| guard.lost().now().is_some());
     join_all(lost.map(|guard| stands(guard, locks))).await.into_iter().all(|stands| stands)
 }
 

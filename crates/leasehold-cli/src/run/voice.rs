@@ -44,6 +44,24 @@ pub(crate) enum Event<'a> {
         term: Fence,
         waited_ms: u128,
     },
+    /// `cron` waits for its next tick.
+    Scheduled {
+        name: &'a str,
+        store: &'a str,
+        next: &'a str,
+    },
+    /// `cron` has taken this tick, and runs the command.
+    Tick {
+        name: &'a str,
+        store: &'a str,
+        tick: &'a str,
+        fence: Fence,
+    },
+    /// The command of `cron` has not succeeded.
+    TickFailed {
+        tick: &'a str,
+        why: &'a str,
+    },
     /// `elect` answers HTTP here.
     Listening {
         url: &'a str,
@@ -54,7 +72,7 @@ pub(crate) enum Event<'a> {
         #[serde(rename = "pause_ms", serialize_with = "millis")]
         pause: Duration,
     },
-    /// `elect` tries again.
+    /// `elect` or `cron` tries again.
     Retrying {
         why: &'a str,
     },
@@ -191,6 +209,8 @@ impl fmt::Display for Event<'_> {
             Event::Leading { name, store, term, .. } => {
                 write!(f, "leading: term {term} of {name:?} on {store}")
             }
+            Event::Scheduled { name, store, next } => write!(f, "{name:?} on {store} is due next at {next}"),
+            Event::TickFailed { tick, why } => write!(f, "tick {tick}: {why}"),
             Event::Listening { url } => write!(f, "{url} says whether this process leads"),
             Event::Pausing { why, pause } => {
                 write!(f, "{why}; standing for election again in {}", duration::show(*pause))
@@ -200,6 +220,7 @@ impl fmt::Display for Event<'_> {
             Event::Interrupted { .. } => write!(f, "interrupted while waiting; the command was not run"),
             Event::Failed { why, .. } => f.write_str(why),
             Event::Acquired { .. }
+            | Event::Tick { .. }
             | Event::Started { .. }
             | Event::AtRisk { .. }
             | Event::Renewed
@@ -231,6 +252,7 @@ impl Voice {
         let quiet = matches!(
             event,
             Event::Acquired { .. }
+                | Event::Tick { .. }
                 | Event::Started { .. }
                 | Event::AtRisk { .. }
                 | Event::Renewed

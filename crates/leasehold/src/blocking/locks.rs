@@ -119,6 +119,18 @@ impl Locks {
         Election(self.0.election(name))
     }
 
+    /// As [`leasehold::Locks::once`](crate::Locks::once).
+    #[cfg(feature = "schedule")]
+    pub fn once(&self, name: impl AsRef<str>, tick: impl Into<crate::Tick>) -> super::Once {
+        super::Once(self.0.once(name, tick))
+    }
+
+    /// As [`leasehold::Locks::tick_record`](crate::Locks::tick_record), blocking.
+    #[cfg(feature = "schedule")]
+    pub fn tick_record(&self, name: impl AsRef<str>) -> Result<crate::TickRecord> {
+        self.block_on(self.0.tick_record(name))
+    }
+
     /// As [`leasehold::Locks::leasing`](crate::Locks::leasing).
     pub fn leasing(&self, name: impl AsRef<str>) -> Leasing {
         Leasing(self.0.leasing(name))

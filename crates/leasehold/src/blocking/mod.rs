@@ -31,6 +31,8 @@ mod leasing;
 mod locks;
 mod multi_lock;
 mod mutex;
+#[cfg(feature = "schedule")]
+mod once;
 mod rwlock;
 mod semaphore;
 
@@ -57,6 +59,8 @@ pub use leasing::Leasing;
 pub use locks::Locks;
 pub use multi_lock::{MultiGuard, MultiLock};
 pub use mutex::Mutex;
+#[cfg(feature = "schedule")]
+pub use once::{Begun, Once, TickGuard};
 pub use rwlock::RwLock;
 pub use semaphore::Semaphore;
 

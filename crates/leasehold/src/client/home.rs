@@ -94,6 +94,12 @@ impl Client {
         }
     }
 
+    /// Fails once the client is closed.
+    #[cfg(feature = "schedule")]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.is_cancelled() { Err(self.closed_error()) } else { Ok(()) }
+    }
+
     /// Why nothing can be acquired any more.
     pub(crate) fn closed_error(&self) -> Error {
         let why = if self.renewer.is_dead() {

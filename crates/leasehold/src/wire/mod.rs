@@ -19,8 +19,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease_id::LeaseId;
 
 pub use answers::{
-    Acquired, Busy, Capabilities, FenceCurrent, FenceStale, Findings, Found, Holder, LeaseGone, Listed, Lock, Note,
-    Problem, Released, Renewed, Revoked, Swept, Waiter,
+    Acquired, Busy, Capabilities, FenceCurrent, FenceStale, Findings, Found, Holder, LeaseGone, Listed, Lock,
+    Note, Problem, Released, Renewed, Revoked, Swept, Waiter,
 };
 pub use requests::{Acquire, CheckFence, Lookup, NoFields, Object, Release, Renew, RenewMany, Revoke};
 

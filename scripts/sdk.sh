@@ -82,6 +82,10 @@ build() {
   cd "$root"
 }
 
+heading() {
+  printf -- '--> %s: %s\n' "$1" "$2"
+}
+
 # Lints, the SDK's own tests, and the scenarios, of which every case leaves a line in a file.
 own_tests() {
   cd "$root/sdk/$1"

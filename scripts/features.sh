@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lints what users build, with only the features they ask for: the command line, and the library and the bext plugin
-# with each feature alone. A build of the whole workspace cannot show that a feature needs another, because there each crate gets every
-# feature that any other asks for.
+# with each feature alone. A build of the whole workspace cannot show that a feature needs another, because there each
+# crate gets every feature that any other asks for.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -787,6 +787,7 @@ fn no_notes(scheme: &str) -> Error {
 }
 
 /// Refuses to write a note, for stores that keep none.
+#[cfg(any(feature = "file", feature = "postgres"))]
 pub(crate) fn refuse_note(scheme: &str, note: Option<&NewNote>) -> Result<()> {
     if note.is_some() { Err(no_notes(scheme)) } else { Ok(()) }
 }

@@ -22,6 +22,7 @@ const OWN_CODES: &[&str] = &[
     "WAIT_TIMEOUT",
     "SUPERSEDED",
     wire::HOLDER_CHANGED,
+    wire::STALE_FENCE,
     "DRAINING",
     "NO_ROUTE",
     "WRONG_METHOD",

@@ -288,6 +288,8 @@ impl Automaton<'_> {
             });
         }
         let refusing = self.case.revokes(self.lease).refusing(self.lease).filter(|_| timed);
+        // A fail-over may have lost the revoke.
+        let refusing = refusing.filter(|by| !self.may_be_back(*by, record.at));
         if let Some(by) = refusing.filter(|by| record.deadline > by.saturating_add(self.ttl)) {
             let later = record.deadline - self.ttl - by;
             self.accuse(I6, |brief| format!("{brief} was renewed {later} ns after it had been revoked"));

@@ -101,7 +101,7 @@ class Acquisition {
         attempt = readAttempt(await this.#call(sent));
       } catch (error) {
         if (this.#stopped !== undefined || !(error instanceof LeaseholdError)) throw error;
-        await this.#failed(sent, error);
+        await this.#failed(error);
         continue;
       }
       // A cancel may meet the answer: then what it brings is given back.
@@ -123,7 +123,7 @@ class Acquisition {
         this.#pending = false;
         this.#beginAnew();
         const message = "the server no longer accepts this claim's lease id; try again with a new one";
-        await this.#fault(sent, new LeaseholdError("overloaded", message));
+        await this.#fault(new LeaseholdError("overloaded", message));
       }
     }
   }
@@ -218,23 +218,24 @@ class Acquisition {
     this.#measuredAgain = false;
     this.#beginAnew();
     const message = "the server granted the lock, but its ttl was over when the answer came; use a longer `ttl`";
-    await this.#fault(now, new LeaseholdError("network_timeout", message));
+    await this.#fault(new LeaseholdError("network_timeout", message));
     return undefined;
   }
 
-  async #failed(sent: bigint, error: LeaseholdError): Promise<void> {
+  async #failed(error: LeaseholdError): Promise<void> {
     if (!error.retryable) {
       // The server refused before it did anything, unless it does not know itself.
       this.#pending = this.#repeat || this.#calls > 1 || error.kind === "internal";
       throw error;
     }
-    await this.#fault(sent, error);
+    await this.#fault(error);
   }
 
   /** Pauses before the next attempt; throws the error if no time or patience is left. */
-  async #fault(sent: bigint, error: LeaseholdError): Promise<void> {
+  async #fault(error: LeaseholdError): Promise<void> {
     const now = this.#engine.clock.now();
-    this.#failingSince ??= sent;
+    // Not since the call was sent: it may have waited for long before its connection broke.
+    this.#failingSince ??= now;
     if (this.#once() || this.#left(now) <= 0 || now - this.#failingSince >= PATIENCE) throw error;
     this.#lastFault = error;
     // The next call asks at once again, so that another lost answer is noticed soon.

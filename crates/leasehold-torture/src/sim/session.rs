@@ -49,9 +49,13 @@ pub(crate) struct Sessions {
 }
 
 impl Sessions {
-    /// A claim arrives on a session; it fails if that has ended.
+    /// A claim arrives on a session; it fails if that has ended, or if its client has gone on with a newer one.
     pub(crate) fn enter(&mut self, number: u64, claim: &Claim) -> Result<()> {
         self.check(number)?;
+        // A late request of an earlier session does not take the lease along when that session ends.
+        if self.of.get(&claim.id).is_some_and(|(_, later)| *later > number) {
+            return Err(broken());
+        }
         self.of.insert(claim.id, (claim.name.clone(), number));
         Ok(())
     }

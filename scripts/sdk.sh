@@ -86,7 +86,7 @@ heading() {
   printf -- '--> %s: %s\n' "$1" "$2"
 }
 
-# Lints, the SDK's own tests, and the scenarios, of which every case leaves a line in a file.
+# Runs the lints, the SDK's own tests and the scenarios. Every case of a scenario leaves a line in the file $seen.
 own_tests() {
   cd "$root/sdk/$1"
   case $1 in

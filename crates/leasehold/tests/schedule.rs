@@ -363,7 +363,7 @@ async fn hints_say_whether_a_job_needs_a_store() {
         let used = !locks.tick_record(format!("{hint:?}")).await.unwrap().runs.is_empty();
         assert_eq!(used, is_global, "{hint:?}");
     }
-    // A store that is there and broken is no reason to run the job on every node.
+    // If the store is broken, the nodes do not fall back to running the job on each of them.
     let world = Paused::with_info(|info| info.notes = false);
     let job = ScheduledJob::new("job", schedule()).locking(LockingHint::PreferGlobal);
     assert_eq!(job.ticks(&world.locks).unwrap_err().kind(), ErrorKind::Unsupported);
